@@ -1,0 +1,61 @@
+# Every target sets .venv up by itself, from Python >= 3.11 with venv; nothing outside .venv is changed.
+#   PYTHON       the interpreter to build .venv from
+#   TORCH        the torch to install, by default the one that constraints.txt pins
+#   TORCH_INDEX  a package index for torch alone, say one with builds for the CPU only
+PYTHON ?= python3
+PINNED_TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+TORCH ?= $(PINNED_TORCH)
+TORCH_INDEX ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+ONCE ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Another torch, or another index, comes with other versions of what torch needs.
+TORCH_CONSTRAINTS := $(if $(TORCH_INDEX),,$(if $(filter-out $(PINNED_TORCH),$(TORCH)),,--constraint constraints.txt))
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
+		do printf '  make %-8s %s\n' "$$target" "$$does"; done
+
+install: $(STAMP)  ## set up .venv with everything the other targets need
+
+demo: $(STAMP)  ## run the demo; ONCE=1 ends it after one round
+	$(if $(ONCE),ONCE=$(ONCE) )$(BIN)/nanwatch demo
+
+test: $(STAMP)  ## run the tests; PYTEST_ARGS='-k journal' is passed on to pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:  ## remove .venv, builds and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find hooks sidecar tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Torch first and by itself: a resolver that meets it among others may prefer a build of several GB.
+# The build tools next, pinned, so that the project is built with them and not with the newest ones.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'nanwatch needs Python >= 3.11 as "$(PYTHON)"; name another one: make install PYTHON=...' >&2; exit 1; }
+	@$(PIP) --version >/dev/null 2>&1 || { echo 'creating $(VENV)' && $(PYTHON) -m venv --clear $(VENV); } || \
+		{ echo '"$(PYTHON) -m venv" failed; on Debian it takes the package python3-venv' >&2; exit 1; }
+	@echo 'installing $(TORCH) (may be a large download)'
+	@$(PIP) install --quiet $(TORCH_CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	@echo 'installing the build tools'
+	@$(PIP) install --quiet --constraint constraints.txt hatchling editables
+	@echo 'installing nanwatch with the extra dev'
+	@$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+	@echo '$(VENV) is ready'
