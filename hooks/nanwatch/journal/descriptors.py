@@ -1,0 +1,57 @@
+"""The journal's open descriptors, and what a fork does with them.
+
+A lock belongs to the open file, which a forked child shares: while the child holds a copy of the
+descriptor, its dead parent would still look alive. So a child closes what it inherited, also a
+descriptor that was just being opened in another thread, and never unlocks (LOCK_UN would take
+the lock from the parent). The guard below makes "open" and "remember" one step for a fork.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+_FORK_WAIT_SECONDS = 1.0  # an open may hang on a dead network disk; a fork must not
+
+_guard = threading.Lock()
+_open: set[int] = set()
+_forking = threading.local()  # .holds_guard: this thread's fork got the guard in time
+
+
+def open_file(path: Path, flags: int, mode: int) -> int:
+    """Open a journal file; like os.open, and a forked child will close it."""
+    with _guard:
+        descriptor = os.open(path, flags, mode)
+        _open.add(descriptor)
+    return descriptor
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor that `open_file` returned; its lock goes with it."""
+    with _guard:
+        _open.discard(descriptor)
+        with suppress(OSError):  # the file is done with; a failing close loses nothing that was written
+            os.close(descriptor)
+
+
+def _before_fork() -> None:
+    _forking.holds_guard = _guard.acquire(timeout=_FORK_WAIT_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.holds_guard:
+        _guard.release()
+
+
+def _after_fork_in_child() -> None:
+    global _guard  # noqa: PLW0603  the inherited lock may be held by a thread that is not in this process
+    _guard = threading.Lock()
+    for descriptor in _open:
+        with suppress(OSError):
+            os.close(descriptor)
+    _open.clear()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)

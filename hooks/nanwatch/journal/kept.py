@@ -1,0 +1,75 @@
+"""Which corrupted requests are kept, so that memory and file stay bounded.
+
+Kept are: the live ones of the current life (at most LIVE, the newest), the NEWEST of all, and
+the FIRST of each of the last LIVES lives, because the first corrupted request tells most: one
+NaN spreads through reused KV blocks. Totals are counted elsewhere and never pruned.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+NEWEST = 10_000
+FIRST = 100
+LIVES = 100
+LIVE = 65_536
+
+T = TypeVar("T")
+Key = tuple[str, str, int]  # (life, request id, n)
+
+
+class Kept(Generic[T]):
+    """Entries in the order of their first appearance; an entry put again stays in its place."""
+
+    def __init__(self, newest: int = NEWEST, first: int = FIRST, live: int = LIVE) -> None:
+        self._newest, self._first, self._live = newest, first, live
+        self._entries: dict[Key, T] = {}
+        self._unfinished: dict[Key, None] = {}
+        self._prune_at = 2 * newest
+
+    def put(self, key: Key, value: T, *, finished: bool) -> None:
+        """Add or replace one entry; prunes once the table has doubled, so it stays cheap."""
+        self._entries[key] = value
+        if finished:
+            self._unfinished.pop(key, None)
+        else:
+            self._unfinished[key] = None
+        if len(self._entries) > self._prune_at:
+            self.prune(key[0])
+
+    def prune(self, life: str) -> None:
+        """Drop what the rules at the top do not keep; `life` is the current one."""
+        self._unfinished = {key: None for key in self._unfinished if key[0] == life}
+        keep = set(islice(reversed(self._entries), self._newest))
+        keep.update(islice(reversed(self._unfinished), self._live))
+        keep.update(self._first_of_each_life())
+        self._entries = {key: value for key, value in self._entries.items() if key in keep}
+        self._unfinished = {key: None for key in self._unfinished if key in keep}
+        self._prune_at = len(self._entries) + self._newest
+
+    def items(self) -> Iterator[tuple[Key, T]]:
+        """Every kept entry, oldest first."""
+        return iter(self._entries.items())
+
+    def values(self) -> Iterator[T]:
+        """Every kept value, oldest first."""
+        return iter(self._entries.values())
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def __getitem__(self, key: Key) -> T:
+        return self._entries[key]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _first_of_each_life(self) -> Iterator[Key]:
+        lives = dict.fromkeys(key[0] for key in self._entries)
+        recent = set(islice(reversed(lives), LIVES))
+        seen: Counter[str] = Counter()
+        for key in self._entries:
+            seen[key[0]] += 1
+            if key[0] in recent and seen[key[0]] <= self._first:
+                yield key
