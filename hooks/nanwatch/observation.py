@@ -1,0 +1,157 @@
+"""One step that was observed: what its thread handed over, and what may be asked of it."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Protocol
+
+from .attribution import Layout, attribute, charges_to_dict
+from .failfast import raise_if_nan_logits
+from .readback import Counts, counts_of, is_clean
+
+_POLL_SECONDS = 0.0002
+
+logger = logging.getLogger("nanwatch")
+
+
+@dataclass(slots=True)
+class Step:
+    """One step on its way: the engine's thread makes it, the watcher reads it, the recorder folds it."""
+
+    layout: Layout
+    observed_ns: int  # monotonic
+    wall_seconds: float
+    pending: Counts | None  # NaNs per row; None once they were taken, or where there was no place
+    owners: Counts | None = None  # request index + 1 per row, where only the device knows
+    dropped: str | None = None  # why nobody looks at it
+    ticket: int = 0  # its place in the order of observe and finish
+    counts: bytes | None = None  # [R] int32, once landed
+
+    def land(self, lock: Lock) -> bool:
+        """Take the counts if they are there. The watcher and a waiting caller may both ask."""
+        if self.pending is None:
+            return True
+        with lock:
+            return self._land()
+
+    def _land(self) -> bool:
+        if self.pending is None:
+            return True
+        if not self.pending.landed() or not (self.owners is None or self.owners.landed()):
+            return False
+        if self.owners is not None:
+            self._take_owners(self.owners)
+        self.counts = self.pending.take()
+        self.pending = None
+        return True
+
+    def _take_owners(self, owners: Counts) -> None:
+        layout = replace(self.layout, row_owner=[owner - 1 for owner in counts_of(owners.take())])
+        try:
+            layout.check()
+        except ValueError:
+            logger.exception(
+                "the engine's row owners do not fit its requests; these rows count as unattributed"
+            )
+            layout = Layout(layout.rows, None)
+        self.layout = layout
+
+
+class Written(Protocol):
+    """What an observation needs of its probe."""
+
+    @property
+    def landing(self) -> Lock:
+        """Held while the counts of a step are taken."""
+        ...
+
+    def wait_until_written(self, ticket: int, timeout: float) -> bool:
+        """Wait until a journal line holds everything up to `ticket`."""
+        ...
+
+
+class Observation:
+    """What `observe` returns: ask for the result when, and if, it is wanted."""
+
+    __slots__ = ("_fail_fast", "_probe", "_step")
+
+    def __init__(self, step: Step | None, probe: Written | None, *, fail_fast: bool = False) -> None:
+        self._step, self._probe, self._fail_fast = step, probe, fail_fast
+
+    @property
+    def ticket(self) -> int:
+        """The place of the step in the order of observe and finish, 0 where there is no step."""
+        return self._step.ticket if self._step is not None else 0
+
+    @property
+    def dropped(self) -> str | None:
+        """Why nobody looked at this step, None where somebody did."""
+        return self._step.dropped if self._step is not None else None
+
+    def done(self) -> bool:
+        """Whether the counts are there; never waits."""
+        return self._step is None or self._probe is None or self._step.land(self._probe.landing)
+
+    def result(self, timeout: float = 5.0) -> dict[str, int]:
+        """Wait for the NaN values of each request; {} for a step that nobody looked at.
+
+        Where a request is corrupted this also waits for its line in the journal, so that what
+        was returned survives the death of the process.
+
+        Raises:
+            TimeoutError: the counts or the line did not come within `timeout` seconds; the step
+                stays pending and may be asked again.
+            NanLogitsError: under fail-fast, a request is corrupted.
+        """
+        deadline = time.monotonic() + timeout
+        found = self.counts_by_request(timeout)
+        if any(found.values()):
+            self._wait_until_written(deadline, timeout)
+            if self._fail_fast:
+                raise_if_nan_logits(found)
+        return found
+
+    def counts_by_request(self, timeout: float) -> dict[str, int]:
+        """Wait for the counts alone, not for the journal.
+
+        Raises:
+            TimeoutError: they did not land within `timeout` seconds.
+        """
+        step = self._step
+        if step is None:
+            return {}
+        self._wait_until_landed(timeout)
+        if step.dropped is not None or step.counts is None:
+            return {}
+        ids: Sequence[str] = step.layout.request_ids or ()
+        if is_clean(step.counts):
+            return dict.fromkeys(ids, 0)
+        return charges_to_dict(attribute(counts_of(step.counts), step.layout), ids)
+
+    def _wait_until_landed(self, timeout: float) -> None:
+        if not _poll(self.done, timeout) and self._step is not None:
+            raise TimeoutError(
+                f"the counts of {self._step.layout.rows} rows did not reach the host within {timeout:g} s; "
+                "the step is still pending: ask again, or give result(timeout=...) more seconds"
+            )
+
+    def _wait_until_written(self, deadline: float, timeout: float) -> None:
+        if self._step is None or self._probe is None:
+            return
+        remaining = max(0.0, deadline - time.monotonic())
+        if not self._probe.wait_until_written(self._step.ticket, remaining):
+            raise TimeoutError(
+                f"a corrupted request was not written to the journal within {timeout:g} s; it is still "
+                "in memory: see the log for what the journal says, or give result(timeout=...) more seconds"
+            )
+
+
+def _poll(ready: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while not ready():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

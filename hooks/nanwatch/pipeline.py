@@ -1,0 +1,104 @@
+"""The two threads behind a probe, from the first step to the last line.
+
+engine's thread --pending--> watcher --handed on--> recorder --> journal
+"""
+
+import threading
+import time
+from collections import deque
+from queue import Full, Queue
+
+from .attribution import charges_to_dict
+from .journal.writer import JournalWriter
+from .ledger import Ledger
+from .observation import Step
+from .recorder import Recorder
+from .watcher import Finish, Landed, Watcher
+
+
+class Pipeline:
+    """Hand-over and threads of one life of one source; a forked child makes its own."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: JournalWriter,
+        caller_queue: Queue[dict[str, int]] | None,
+        *,
+        fail_fast: bool,
+    ) -> None:
+        self.landing = threading.Lock()
+        self.recorder = Recorder(ledger, writer, fail_fast=fail_fast)
+        self._caller_queue = caller_queue
+        self._pending: deque[Step | Finish] = deque()
+        self._watcher = Watcher(self._pending, self.landing, self._hand_on)
+        self._threads: tuple[threading.Thread, ...] = ()
+        self._order = threading.Lock()  # observe and finish stand in one line
+        self._ticket = 0
+
+    @property
+    def ticket(self) -> int:
+        """The place of the newest item."""
+        return self._ticket
+
+    def write_first_line(self) -> None:
+        """Begin the file with every total at 0, so that a counter is seen before its first event."""
+        self.recorder.commit()
+
+    def send_step(self, step: Step) -> None:
+        """Hand a step over; gives it its place in the line."""
+        with self._order:
+            self._ticket = step.ticket = self._ticket + 1
+            self._pending.append(step)
+        self._watcher.nudge()
+        if not self._threads:
+            self._start()
+
+    def send_finish(self, request_ids: tuple[str, ...]) -> None:
+        """Hand over that these ids ended."""
+        with self._order:
+            self._ticket += 1
+            self._pending.append(Finish(self._ticket, request_ids))
+        self._watcher.nudge()
+
+    def wait_until_written(self, ticket: int, timeout: float) -> bool:
+        """Wait until a journal line holds everything up to `ticket`."""
+        return self.recorder.wait_until_written(ticket, timeout)
+
+    def stop(self, timeout: float) -> None:
+        """Read what has landed, write a last line and end the threads, within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        if not self._threads:
+            self._watcher.drain()
+            self.recorder.stop()
+            self.recorder.run()
+            return
+        watcher, recorder = self._threads
+        self._watcher.stop()
+        watcher.join(max(0.0, deadline - time.monotonic()))
+        self.recorder.stop()
+        recorder.join(max(0.0, deadline - time.monotonic()))
+
+    def _start(self) -> None:
+        with self._order:
+            if self._threads:
+                return
+            self._threads = tuple(
+                threading.Thread(target=run, name=f"nanwatch-{name}", daemon=True)
+                for name, run in (("watcher", self._watcher.run), ("recorder", self.recorder.run))
+            )
+            for thread in self._threads:
+                thread.start()
+
+    def _hand_on(self, item: Landed | Finish) -> None:
+        if self._caller_queue is not None and isinstance(item, Landed):
+            self._give_to_caller(item, self._caller_queue)
+        self.recorder.deliver(item)
+
+    def _give_to_caller(self, landed: Landed, to: Queue[dict[str, int]]) -> None:
+        ids = landed.step.layout.request_ids or ()
+        found = charges_to_dict(landed.charges, ids) if landed.charges else dict.fromkeys(ids, 0)
+        try:
+            to.put_nowait(found)
+        except Full:
+            self.recorder.count_queue_full()

@@ -1,0 +1,309 @@
+"""The probe: what an engine calls in each step, on its own thread.
+
+    R = logits rows of a step, Q = requests in it, V = vocabulary
+`observe` counts on the engine's device, hands the counts over and returns; everything else
+happens on the threads of pipeline.py.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from queue import Queue
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from . import identity, lifecycle
+from .attribution import Layout, check_ids
+from .counting import count_nans_per_row
+from .failfast import NanLogitsError
+from .journal.folder import Folder, default_folder
+from .journal.line import Labels
+from .journal.writer import JournalWriter
+from .ledger import Ledger
+from .lifetimes import Lifetimes
+from .observation import Observation, Step
+from .pipeline import Pipeline
+from .readback import HostCounts, SlotPool
+from .settings import OnNan, Settings, SettingsError
+
+FAIL_FAST_LANDING_SECONDS = 5.0
+FAIL_FAST_WRITE_SECONDS = 1.0
+CLOSE_SECONDS = 2.0
+
+Rows = Sequence[int]
+Phase = str | Sequence[str]
+
+logger = logging.getLogger("nanwatch")
+
+_NOT_A_STEP = Observation(None, None)
+_MAY_REFUSE_TO_START = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
+
+
+class NanProbe:
+    """Counts the NaNs of one engine process and says which requests they belong to.
+
+    Args:
+        model_name: label; NANWATCH_MODEL_NAME goes before it, "unknown" where neither is given.
+        runtime: label, what runs the model: "torch", "transformers", "vllm", ...
+        engine: label, the engine's index.
+        replica: label; NANWATCH_REPLICA goes before it, "0" where neither is given.
+        life: one string on all ranks of one engine start; by default torchrun's run, or this process.
+        queue: gets the per-request dict of every step, {"a": 0, "b": 5}; a full one is counted.
+        device: where the model runs, for the GPU's UUID; by default the current GPU, if one is in use.
+        rank: label; by default torchrun's RANK, or "0".
+        counting: False on a rank whose tokens do not reach the client: it annotates, and its
+            requests are not summed.
+
+    Raises:
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood. Any other variable
+            that is not understood is one line in the log, and the probe is inert.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
+        self,
+        model_name: str | None = None,
+        runtime: str = "torch",
+        engine: str = "0",
+        replica: str | None = None,
+        life: str | None = None,
+        queue: Queue[dict[str, int]] | None = None,
+        *,
+        device: Any = None,
+        rank: str | None = None,
+        counting: bool = True,
+    ) -> None:
+        self._settings = _settings()
+        self._active = self._settings.enabled is not False
+        self._fail_fast = self._settings.fail_fast
+        self._given_life, self._queue, self._device, self._counting = life, queue, device, counting
+        self._labels = Labels(
+            model_name=self._settings.model_name or model_name or "unknown",
+            engine=engine,
+            runtime=runtime,
+            replica=self._settings.replica or replica or "0",
+            host=identity.host(),
+            rank=identity.rank() if rank is None else rank,
+            uuid=identity.gpu_uuid(device) if self._active else "",
+        )
+        self._ids: Sequence[str] = ()  # the ids of the last step, checked, our own copy
+        self._slots: SlotPool | None = None
+        self._pipeline: Pipeline | None = None
+        if self._active:
+            lifecycle.remember(self)
+            self._running().write_first_line()
+
+    def observe(
+        self,
+        logits: Tensor | None,
+        request_ids: Sequence[str] | None,
+        *,
+        row_ends: Rows | None = None,
+        row_owner: Rows | Tensor | None = None,
+        phase: Phase = "decode",
+    ) -> Observation:
+        """Count the NaNs in the raw logits [..., V] of one step, before anything changes them.
+
+        Args:
+            logits: [..., V], floating; None: not a step.
+            request_ids: one id per request; []: every row is padding; None: nobody knows whose
+                the rows are, their NaNs are counted as unattributed.
+            row_ends: cumulative ends [Q], where requests have several rows: ends [4, 8] give rows
+                0 to 3 to the first and 4 to 7 to the second; rows past the last end are padding.
+            row_owner: [R] each row's request index, -1 for padding; a list or an int32 tensor.
+            phase: prompt, prefill, decode, verify, or one for each request; warmup without ids.
+
+        Returns at once; under fail-fast it waits for the counts and, on a NaN, for the line in
+        the journal (at most 1 s).
+
+        Raises:
+            ValueError, TypeError: the arguments do not fit together; nothing was recorded.
+            NanLogitsError: under fail-fast, a request is corrupted.
+        """
+        if logits is None or not self._active:
+            return _NOT_A_STEP
+        counts = count_nans_per_row(logits)
+        return self.observe_counts(counts, request_ids, row_ends=row_ends, row_owner=row_owner, phase=phase)
+
+    def observe_counts(
+        self,
+        counts: Tensor | None,
+        request_ids: Sequence[str] | None,
+        *,
+        row_ends: Rows | None = None,
+        row_owner: Rows | Tensor | None = None,
+        phase: Phase = "decode",
+    ) -> Observation:
+        """Take counts [R] int32 that were made elsewhere, for instance inside a CUDA graph.
+
+        Raises:
+            ValueError, TypeError, NanLogitsError: as `observe`; TypeError too for counts of
+                another dtype.
+        """
+        if counts is None or not self._active:
+            return _NOT_A_STEP
+        step = self._step(counts, request_ids, row_ends, row_owner, phase)
+        pipeline = self._pipeline or self._running()
+        pipeline.send_step(step)
+        observation = Observation(step, pipeline, fail_fast=self._fail_fast)
+        if self._fail_fast:
+            _raise_if_corrupted(observation, pipeline)
+        return observation
+
+    def finish(self, request_ids: Iterable[str]) -> None:
+        """Say that these requests ended; their ids may be used again, for new requests."""
+        if self._active:
+            self._running().send_finish(tuple(request_ids))
+
+    def drop(self, reason: str) -> None:
+        """Count a step that could not be looked at: blindness shows on /metrics."""
+        if self._active:
+            self._running().recorder.count_dropped(reason)
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until all that was observed so far is written; False: `timeout` seconds were not enough."""
+        pipeline = self._pipeline
+        return pipeline is None or pipeline.wait_until_written(pipeline.ticket, timeout)
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Write what has landed and end the threads, within `timeout` seconds; inert from then on."""
+        self._active = False
+        lifecycle.forget(self)
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.stop(timeout)
+
+    def forget_parent(self) -> None:
+        """In a forked child: threads, locks and files stayed behind; the next step makes new ones."""
+        self._pipeline = None
+        self._slots = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _step(
+        self,
+        counts: Tensor,
+        request_ids: Sequence[str] | None,
+        row_ends: Rows | None,
+        row_owner: Rows | Tensor | None,
+        phase: Phase,
+    ) -> Step:
+        """Check what the caller said, and start the way of the counts to the host."""
+        if counts.dtype is not torch.int32:
+            raise TypeError(f"counts are int32, found {counts.dtype}")
+        counts = counts.reshape(-1).contiguous()
+        ids = None if request_ids is None else self._own_copy(request_ids)
+        phase = phase if isinstance(phase, str) else tuple(phase)
+        if isinstance(row_owner, Tensor) and row_owner.device.type != "cpu":
+            return self._step_with_owners(counts, Layout(counts.numel(), ids, phase=phase), row_owner)
+        layout = Layout(
+            rows=counts.numel(),
+            request_ids=ids,
+            row_ends=None if row_ends is None else list(row_ends),
+            row_owner=_as_list(row_owner),
+            phase=phase,
+        )
+        layout.check()
+        return self._send(Step(layout, time.monotonic_ns(), time.time(), None), counts)
+
+    def _step_with_owners(self, counts: Tensor, layout: Layout, row_owner: Tensor) -> Step:
+        """As `_step`, where only the device knows the owners: they are checked when they have landed."""
+        if row_owner.numel() != layout.rows:
+            raise ValueError(f"{row_owner.numel()} row owners for {layout.rows} logits rows")
+        step = Step(layout, time.monotonic_ns(), time.time(), None)
+        owners = self._slots_for(counts).send(row_owner.reshape(-1) + 1)  # + 1: -1 means "not landed"
+        if isinstance(owners, str):
+            step.dropped = owners
+            return step
+        step.owners = owners
+        return self._send(step, counts)
+
+    def _send(self, step: Step, counts: Tensor) -> Step:
+        if counts.device.type == "cpu":
+            step.pending = HostCounts(counts)
+            return step
+        sent = self._slots_for(counts).send(counts)
+        if isinstance(sent, str):
+            step.dropped = sent
+        else:
+            step.pending = sent
+        return step
+
+    def _slots_for(self, counts: Tensor) -> SlotPool:
+        if self._slots is None:
+            self._slots = SlotPool(pinned=counts.device.type == "cuda")
+        return self._slots
+
+    def _own_copy(self, request_ids: Sequence[str]) -> Sequence[str]:
+        """Return a checked copy; where the ids are those of the last step, that step's copy.
+
+        Comparing with the same strings costs about what copying would, so the look for ids that
+        stand twice is paid only when the batch changes.
+        """
+        if request_ids == self._ids:
+            return self._ids
+        check_ids(request_ids)
+        self._ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
+        return self._ids
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            start = identity.start_line(
+                self._labels,
+                self._given_life,
+                device=self._device,
+                counting=self._counting,
+                fail_fast=self._fail_fast,
+            )
+            folder = Folder(
+                self._settings.journal or default_folder(writing=True), self._settings.journal_group
+            )
+            writer = JournalWriter(folder, self._labels, start)
+            ledger = Ledger(Lifetimes(start.life))
+            self._pipeline = Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
+            lifecycle.close_at_exit()
+        return self._pipeline
+
+
+def _settings() -> Settings:
+    """Read the environment; what cannot be understood makes the probe inert, save fail-fast."""
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        if error.variable in _MAY_REFUSE_TO_START:
+            raise
+        logger.error("nanwatch does not look at this engine: %s", error)  # noqa: TRY400  one line, no traceback
+        return Settings(enabled=False)
+    if settings.on_nan is OnNan.ABORT:
+        raise SettingsError(
+            "NANWATCH_ON_NAN",
+            "NANWATCH_ON_NAN='abort' cannot be had here: this engine has no way to end one request; "
+            "use observe or raise",
+        )
+    return settings
+
+
+def _as_list(row_owner: Rows | Tensor | None) -> Rows | None:
+    if isinstance(row_owner, Tensor):
+        return [int(owner) for owner in row_owner.reshape(-1).tolist()]
+    return None if row_owner is None else list(row_owner)
+
+
+def _raise_if_corrupted(observation: Observation, pipeline: Pipeline) -> None:
+    """Fail-fast: wait for the counts; on a NaN for its line too, but raise in any case."""
+    try:
+        found = observation.counts_by_request(FAIL_FAST_LANDING_SECONDS)
+    except TimeoutError:
+        logger.exception("nanwatch could not look at a step under fail-fast, the engine runs on")
+        return
+    corrupted = {request_id: values for request_id, values in found.items() if values}
+    if not corrupted:
+        return
+    written = pipeline.wait_until_written(observation.ticket, FAIL_FAST_WRITE_SECONDS)
+    note = "" if written else f" (not in the journal after {FAIL_FAST_WRITE_SECONDS:g} s: see the log)"
+    raise NanLogitsError(corrupted, note)

@@ -1,0 +1,171 @@
+"""The recorder's thread: folds what the watcher hands on, and appends it to the journal.
+
+It wakes four times a second, or at once for a new corrupted request; it writes at most one line
+each 5 ms, and one a second when nothing happens, which is the heartbeat. A write that fails is
+logged once and tried again at each tick; what is new stays in memory until then.
+"""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from threading import Condition, Event
+
+from .announce import Announcer
+from .journal.clock import boot_ns
+from .journal.line import CorruptedRequest
+from .journal.writer import JournalWriter
+from .ledger import Ledger
+from .watcher import Finish, Landed
+
+TICK_SECONDS = 0.25
+HEARTBEAT_SECONDS = 1.0
+PAUSE_SECONDS = 0.005  # between two lines
+MOST_BACKLOG = 65_536  # steps; past that clean ones are dropped, should a disk hang that long
+
+logger = logging.getLogger("nanwatch")
+
+
+class Recorder:
+    """Folds and writes for one life of one source."""
+
+    def __init__(self, ledger: Ledger, writer: JournalWriter, *, fail_fast: bool = False) -> None:
+        self._ledger, self._writer, self._fail_fast = ledger, writer, fail_fast
+        self._announcer = Announcer()
+        self._handed_on: deque[Landed | Finish] = deque()
+        self._dropped: deque[str] = deque()  # reasons, from the engine's thread
+        self._queue_full = 0
+        self._wake = Event()
+        self._stopping = False
+        self._written = Condition()
+        self._folded_ticket = self._written_ticket = 0
+        self._changed = self._urgent = False
+        self._delays_from_ns: list[int] = []  # when the steps of new corrupted requests were observed
+        self._committed_at = float("-inf")
+        self._failing = False
+
+    def deliver(self, item: Landed | Finish) -> None:
+        """Take one item from the watcher; wakes the thread only for a step that holds a NaN."""
+        clean = isinstance(item, Landed) and item.charges is None
+        if clean and len(self._handed_on) > MOST_BACKLOG:
+            self.count_dropped("backlog")
+            return
+        self._handed_on.append(item)
+        if isinstance(item, Landed) and not clean:
+            self._wake.set()
+
+    def count_dropped(self, reason: str) -> None:
+        """Count a step that nobody looks at; from any thread."""
+        self._dropped.append(reason)
+
+    def count_queue_full(self) -> None:
+        """Count a per-request dict that the caller's queue did not take."""
+        self._queue_full += 1
+
+    def wait_until_written(self, ticket: int, timeout: float) -> bool:
+        """Ask for a line now, and wait until one holds everything up to `ticket`."""
+        deadline = time.monotonic() + timeout
+        with self._written:
+            while self._written_ticket < ticket:
+                self._urgent = True
+                self._wake.set()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._written.wait(min(PAUSE_SECONDS, remaining))
+        return True
+
+    def stop(self) -> None:
+        """Let the thread end after a last line."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Fold and write until stopped."""
+        while not self._stopping:
+            self._wake.wait(TICK_SECONDS)
+            self._wake.clear()
+            self.tick()
+        self.tick(last=True)
+        self._writer.close()
+
+    def tick(self, *, last: bool = False) -> None:
+        """Fold all that was handed on, and write a line if one is due."""
+        self._fold()
+        age = time.monotonic() - self._committed_at
+        if self._urgent and not self._failing and age < PAUSE_SECONDS:
+            time.sleep(PAUSE_SECONDS - age)
+            self._fold()
+        at_once = last or (self._urgent and not self._failing)
+        if at_once or (self._changed and age >= TICK_SECONDS) or age >= HEARTBEAT_SECONDS:
+            self.commit()
+
+    def commit(self) -> None:
+        """Write one line with everything folded so far; a failure is counted, never raised."""
+        ticket = self._folded_ticket
+        self._changed = self._urgent = False
+        self._committed_at = time.monotonic()
+        try:
+            self._writer.commit(self._ledger.totals, self._ledger.last_step_seconds)
+        except OSError as error:
+            self._note_failure(error)
+            return
+        self._note_success()
+        self._count_delays()
+        with self._written:
+            self._written_ticket = ticket
+            self._written.notify_all()
+
+    def _fold(self) -> None:
+        now = boot_ns()
+        while self._handed_on:
+            item = self._handed_on.popleft()
+            self._take(item, now)
+            self._changed = True
+        for reason, steps in Counter(_drain(self._dropped)).items():
+            self._ledger.count_dropped(reason, steps)
+            self._changed = True
+        self._ledger.totals.queue_full = self._queue_full
+
+    def _take(self, item: Landed | Finish, now: int) -> None:
+        changes = self._ledger.take(item, now)
+        self._folded_ticket = item.step.ticket if isinstance(item, Landed) else item.ticket
+        for request in (*changes.known, *changes.new):
+            self._writer.put(request)
+        if changes.new and isinstance(item, Landed):
+            self._note_new(item, changes.new)
+
+    def _note_new(self, item: Landed, new: list[CorruptedRequest]) -> None:
+        self._urgent = True
+        self._delays_from_ns.extend([item.step.observed_ns] * len(new))
+        self._ledger.totals.fail_fast_trips += self._fail_fast
+        self._announcer.announce(new)
+
+    def _count_delays(self) -> None:
+        now = time.monotonic_ns()
+        for observed_ns in self._delays_from_ns:
+            self._ledger.totals.add_delay((now - observed_ns) / 1e9)
+            self._changed = True  # the line that was just written cannot hold its own delay
+        self._delays_from_ns.clear()
+
+    def _note_failure(self, error: OSError) -> None:
+        self._ledger.totals.journal_errors += 1
+        self._changed = True
+        if not self._failing:
+            logger.error(
+                "nanwatch cannot write its journal: %s. The engine runs on, counting goes on in memory, "
+                "and writing is tried again every %s s.",
+                error,
+                TICK_SECONDS,
+            )
+        self._failing = True
+
+    def _note_success(self) -> None:
+        if self._failing:
+            logger.warning("nanwatch writes its journal again: %s", self._writer.path)
+        self._failing = False
+
+
+def _drain(reasons: deque[str]) -> Iterable[str]:
+    while reasons:
+        yield reasons.popleft()

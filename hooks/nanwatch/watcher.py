@@ -1,0 +1,109 @@
+"""The watcher's thread: looks at host memory until a step's counts have landed, then hands it on.
+
+It makes no CUDA call and builds no object for a clean step. Steps and finishes are handed on in
+the order in which the engine's thread made them, so that an id that is used again while its last
+step is in flight is charged right. A step that does not land within LOST_SECONDS is dropped.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import NamedTuple
+
+from .attribution import Charges, attribute
+from .observation import Step
+from .readback import counts_of, is_clean
+
+POLL_SECONDS = 0.002
+PARK_AFTER_SECONDS = 0.1
+LOST_SECONDS = 30.0
+
+
+class Finish(NamedTuple):
+    """These ids ended; they stand in the same order as the steps."""
+
+    ticket: int
+    request_ids: tuple[str, ...]
+
+
+class Landed(NamedTuple):
+    """One step whose counts are there, and where its NaNs belong: None for a clean one."""
+
+    step: Step
+    charges: Charges | None
+
+
+Deliver = Callable[[Landed | Finish], None]
+
+
+class Watcher:
+    """Reads the steps of one probe as they land."""
+
+    def __init__(
+        self,
+        pending: deque[Step | Finish],
+        landing: Lock,
+        deliver: Deliver,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._pending, self._landing, self._deliver = pending, landing, deliver
+        self._clock_ns = clock_ns
+        self._wake = Event()
+        self._parked = False
+        self._stopping = False
+
+    def nudge(self) -> None:
+        """Tell the watcher that something is pending; costs nothing while it is awake."""
+        if self._parked:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Let the thread end once nothing that has landed is left."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Poll until stopped."""
+        busy_at = time.monotonic()
+        while True:
+            if self.drain() or self._pending:
+                busy_at = time.monotonic()
+            if self._stopping and not self._has_landed():
+                return
+            if time.monotonic() - busy_at > PARK_AFTER_SECONDS:
+                self._park()
+            else:
+                time.sleep(POLL_SECONDS)
+
+    def drain(self) -> int:
+        """Hand on, in order, all that has landed; returns how many."""
+        done = 0
+        while self._pending and self._has_landed():
+            item = self._pending.popleft()
+            self._deliver(self._read(item) if isinstance(item, Step) else item)
+            done += 1
+        return done
+
+    def _has_landed(self) -> bool:
+        head = self._pending[0] if self._pending else None
+        if not isinstance(head, Step) or head.land(self._landing):
+            return head is not None
+        if self._clock_ns() - head.observed_ns < LOST_SECONDS * 1e9:
+            return False
+        with self._landing:
+            head.dropped, head.pending = "lost", None  # its slot is not used again: the copy may yet come
+        return True
+
+    def _read(self, step: Step) -> Landed:
+        if step.counts is None or is_clean(step.counts):
+            return Landed(step, None)
+        return Landed(step, attribute(counts_of(step.counts), step.layout))
+
+    def _park(self) -> None:
+        """Sleep until nudged. Parked is said before the last look, so that no step is overlooked."""
+        self._parked = True
+        if not self._pending and not self._stopping:
+            self._wake.wait()
+        self._wake.clear()
+        self._parked = False
