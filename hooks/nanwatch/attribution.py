@@ -66,7 +66,7 @@ class Layout:
         if self.request_ids is None:
             _refuse(
                 self.row_ends is not None or self.row_owner is not None,
-                "rows are mapped, request_ids is None",
+                "row_ends or row_owner need request_ids, which is None",
             )
             return
         requests = len(self.request_ids)
@@ -167,6 +167,8 @@ def check_ids(request_ids: Sequence[str]) -> None:
         TypeError: an id is not a string.
         ValueError: an id stands twice.
     """
+    if isinstance(request_ids, str):
+        raise TypeError(f"request ids are a sequence of strings, found the one string {request_ids!r}")
     for request_id in request_ids:
         if not isinstance(request_id, str):
             raise TypeError(

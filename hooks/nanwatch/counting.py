@@ -10,7 +10,7 @@ The suspects are counted in blocks, so that a step of nothing but NaNs stays bou
 
 On any other device nothing may wait for a result, so nothing may look at a screen: all rows are counted.
 
-    R = rows (all dimensions but the last), V = vocabulary, S = suspects, D = dimensions of R
+    R = rows (all dimensions but the last), V = vocabulary, S = suspects, D = dimensions before V
 """
 
 from __future__ import annotations
@@ -93,19 +93,18 @@ def _all_rows(logits: Tensor) -> Tensor:
 def _count_suspects(logits: Tensor, suspects: Tensor) -> Tensor:
     """Count the rows of [..., V] that `suspects` [...] marks; the others are 0."""
     counts = torch.zeros_like(suspects, dtype=torch.int32)
-    # [V] has no row index. As [1, V] it has one; writing to the view of counts writes to counts.
-    rows, row_counts, marks = logits.unsqueeze(0), counts.unsqueeze(0), suspects.unsqueeze(0)
-    for index in _blocks(marks, rows_per_block=max(1, BLOCK_VALUES // max(1, logits.shape[-1]))):
-        row_counts[index] = _count(rows[index])
+    for index in _blocks(suspects, rows_per_block=max(1, BLOCK_VALUES // max(1, logits.shape[-1]))):
+        counts[index] = _count(logits[index])
     return counts
 
 
-def _blocks(marks: Tensor, rows_per_block: int) -> Iterator[tuple[Tensor, ...]]:
+def _blocks(suspects: Tensor, rows_per_block: int) -> Iterator[tuple[Tensor, ...]]:
     """Index the marked rows, a few at a time.
 
-    marks=[[1,0],[1,1]], rows_per_block=2 -> ([0,1],[0,0]) and then ([1],[1]): one index tensor for each of
-    the D dimensions, as flattening oddly strided logits to [R, V] would copy them all.
+    suspects=[[1,0],[1,1]], rows_per_block=2 -> ([0,1],[0,0]) and then ([1],[1]): an index tensor for each
+    dimension of `suspects`, as flattening oddly strided logits to [R, V] would copy them all. The one row of
+    a [V] has the index ().
     """
-    positions = marks.nonzero()  # [S, D]
+    positions = suspects.nonzero()  # [S, D]
     for start in range(0, len(positions), rows_per_block):
         yield positions[start : start + rows_per_block].unbind(-1)

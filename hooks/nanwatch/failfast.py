@@ -11,11 +11,12 @@ class NanLogitsError(RuntimeError):
 
     def __init__(self, requests: Mapping[str, int], note: str = "") -> None:
         self.requests = dict(requests)
+        self._note = note  # what else whoever reads it has to know
         super().__init__(f"NaNs detected in logits: {self.requests}{note}")
 
-    def __reduce__(self) -> tuple[type["NanLogitsError"], tuple[Mapping[str, int]]]:
+    def __reduce__(self) -> tuple[type["NanLogitsError"], tuple[Mapping[str, int], str]]:
         """Survive the way from a worker process to its parent."""
-        return (type(self), (self.requests,))
+        return (type(self), (self.requests, self._note))
 
 
 def raise_if_nan_logits(nans: Mapping[str, int]) -> None:

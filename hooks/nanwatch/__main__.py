@@ -1,0 +1,7 @@
+"""`python -m nanwatch` is `nanwatch`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

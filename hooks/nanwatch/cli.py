@@ -1,0 +1,59 @@
+"""The `nanwatch` command: each word is a module of its own, imported only when it is asked for."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from . import __version__
+from .settings import SettingsError
+
+USAGE = 2
+
+_COMMANDS = {
+    "sidecar": ("nanwatch_sidecar.server", "serve the journal's counters on /metrics"),
+    "status": ("nanwatch.status", "print the journal's path, sources and totals"),
+    "demo": ("nanwatch.demo", "watch a real model go bad, and nanwatch say so"),
+}
+_EXTRA_OF = {"sidecar": "sidecar", "demo": "demo,sidecar"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 well, 2 usage, else as the command says."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_help())
+        return 0 if words else USAGE
+    if words[0] == "--version":
+        print(f"nanwatch {__version__}")
+        return 0
+    if words[0] not in _COMMANDS:
+        print(f"nanwatch: {words[0]!r} is not a command\n\n{_help()}", file=sys.stderr)
+        return USAGE
+    return _run(words[0], words[1:])
+
+
+def _run(word: str, rest: list[str]) -> int:
+    try:
+        command: Callable[[list[str]], int] = import_module(_COMMANDS[word][0]).main
+        return command(rest)
+    except SettingsError as error:
+        print(f"nanwatch {word}: {error}", file=sys.stderr)
+        return USAGE
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF.get(word)
+        if extra is None:
+            raise
+        print(
+            f"nanwatch {word}: {error.name} is not installed: pip install 'nanwatch[{extra}]'",
+            file=sys.stderr,
+        )
+        return USAGE
+
+
+def _help() -> str:
+    listed = "\n".join(f"  {word:<10}{what}" for word, (_, what) in _COMMANDS.items())
+    return f"usage: nanwatch COMMAND [--help]\n\n{listed}\n\n  --version"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

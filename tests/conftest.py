@@ -1,0 +1,22 @@
+"""What every test shares: a journal folder of its own, and no NANWATCH_ variable of the caller's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each test without the caller's NANWATCH_ variables, and off every hub."""
+    for name in [name for name in os.environ if name.startswith("NANWATCH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal folder that is not there yet, named by NANWATCH_JOURNAL."""
+    folder = tmp_path / "journal"
+    monkeypatch.setenv("NANWATCH_JOURNAL", str(folder))
+    return folder

@@ -1,0 +1,62 @@
+"""The `nanwatch` command, as a shell sees it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from nanwatch import NanProbe
+
+
+def nanwatch(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nanwatch", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_without_a_word_it_lists_its_commands_and_the_status_says_usage() -> None:
+    done = nanwatch()
+    assert done.returncode == 2
+    assert all(word in done.stdout for word in ("sidecar", "status", "demo"))
+
+
+def test_an_unknown_word_is_named() -> None:
+    done = nanwatch("sidcar")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("nanwatch: 'sidcar' is not a command\n")
+
+
+@pytest.mark.parametrize("word", ["sidecar", "status", "demo"])
+def test_a_command_refuses_to_start_on_a_variable_that_is_not_understood(word: str) -> None:
+    done = nanwatch(word, NANWATCH_HEALTH_RATIO="2")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"nanwatch {word}: NANWATCH_HEALTH_RATIO='2' is not understood: it takes a number from 0 to 1"
+    )
+
+
+def test_status_shows_path_sources_totals_and_the_newest_corrupted_requests(journal: Path) -> None:
+    with NanProbe(model_name="llama") as probe:
+        probe.observe(torch.full((1, 4), torch.nan), ["req-7"], phase="prefill").result()
+        done = nanwatch("status")
+    assert done.returncode == 0
+    assert f"journal {journal}" in done.stdout
+    assert "active  llama engine 0 (torch) replica 0" in done.stdout
+    assert "steps 1  rows 1  requests 1  corrupted 1" in done.stdout
+    assert "'req-7'  step 1  prefill  4 NaN in 1 rows" in done.stdout
+    assert done.stdout.splitlines()[-1] == "corrupted requests 1 of 1"
+    assert "ended" in nanwatch("status").stdout
+
+
+def test_status_of_a_folder_where_nobody_wrote_says_so(tmp_path: Path) -> None:
+    done = nanwatch("status", "--journal", str(tmp_path / "nothing"))
+    assert done.returncode == 1
+    assert "no source has written here yet" in done.stdout
+    assert "cannot be read: No such file or directory" in done.stdout
