@@ -26,6 +26,11 @@ class Seen:
         """Ids of the corrupted requests, in the order of their first NaN."""
         return [request.request_id for request in self.requests]
 
+    @property
+    def lives(self) -> set[str]:
+        """Lives that saw a corrupted request; short ones follow each other in one file."""
+        return {request.life for request in self.requests}
+
     def request(self, request_id: str) -> CorruptedRequest:
         """Return the one corrupted request of this id."""
         (found,) = (request for request in self.requests if request.request_id == request_id)

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 PADDING = -1
-PHASES = frozenset({"prompt", "prefill", "decode", "verify", "warmup"})
+_PHASES_OF_REQUESTS = frozenset({"prompt", "prefill", "decode", "verify"})
+PHASES = _PHASES_OF_REQUESTS | {"warmup"}
 
 
 class TensorLike(Protocol):
@@ -198,8 +199,11 @@ def _check_owners(row_owner: Sequence[int], rows: int, requests: int) -> None:
 
 
 def _check_phase(layout: Layout) -> None:
+    if layout.phase in _PHASES_OF_REQUESTS:  # the usual case, in each step of an engine
+        return
     phases = {layout.phase} if isinstance(layout.phase, str) else set(layout.phase)
-    _refuse(not phases <= PHASES, f"phase {sorted(phases - PHASES)} is none of {sorted(PHASES)}")
+    unknown = sorted(map(repr, phases - PHASES))
+    _refuse(bool(unknown), f"phase {', '.join(unknown)} is none of {', '.join(sorted(PHASES))}")
     ids = layout.request_ids or ()
     _refuse("warmup" in phases and len(ids) > 0, f"phase 'warmup' has no requests, found {len(ids)} ids")
     if not isinstance(layout.phase, str):

@@ -15,7 +15,7 @@ def test_it_speaks_at_once_then_at_most_every_ten_seconds_and_tells_how_many_cam
     now = 0.0
     announcer = Announcer(lambda: now)
     announcer.announce(bad("a"))
-    for now in (1.0, 2.0, EVERY_SECONDS - 0.1):
+    for now in (1.0, 2.0, EVERY_SECONDS - 0.1):  # noqa: B007  the announcer's clock reads it
         announcer.announce(bad("b", "c"))
     now = EVERY_SECONDS
     announcer.announce(bad("d"))

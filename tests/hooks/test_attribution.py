@@ -82,8 +82,10 @@ def test_every_nan_row_is_charged_exactly_once(data: st.DataObject) -> None:
         (Layout(2, ["a"], [2], [0, 0]), "both row_ends and row_owner"),
         (Layout(2, None, [2]), "row_ends or row_owner need request_ids"),
         (Layout(2, ["a"], phase="warmup"), "phase 'warmup' has no requests, found 1 ids"),
-        (Layout(2, ["a"], phase="decoding"), r"phase \['decoding'\] is none of \['decode', 'prefill'"),
+        (Layout(2, ["a"], phase="decoding"), "phase 'decoding' is none of decode, prefill, prompt"),
         (Layout(2, ["a"], phase=("decode", "prefill")), "2 phases for 1 request ids"),
+        (Layout(2, ["a", "b"], phase=("decode", "x")), "phase 'x' is none of"),
+        (Layout(2, ["a", "b"], phase=("decode", "warmup")), "phase 'warmup' has no requests, found 2 ids"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_the_numbers(layout: Layout, message: str) -> None:

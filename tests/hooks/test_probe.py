@@ -99,7 +99,7 @@ def test_integer_logits_and_counts_of_another_dtype_are_refused(journal: Path) -
     with NanProbe() as probe:
         with pytest.raises(TypeError, match="int64"):
             probe.observe(torch.zeros(2, 4, dtype=torch.int64), ["a", "b"])
-        with pytest.raises(TypeError, match="counts are int32, found torch.int64"):
+        with pytest.raises(TypeError, match=r"counts are int32, found torch\.int64"):
             probe.observe_counts(torch.zeros(2, dtype=torch.int64), ["a", "b"])
 
 
