@@ -1,0 +1,86 @@
+"""From observe to /metrics: `python -m benchmarks.visible`.
+
+One corrupted request at a time, planted in a probe of this process; a real sidecar in a process of
+its own is scraped over HTTP without a pause until its counter has moved. What is timed is observe's
+call to the end of the first scrape that shows the request.
+"""
+
+import http.client
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from nanwatch import NanProbe
+
+from benchmarks.measure import AtMost, Line, Spread, print_table
+from benchmarks.scratch import scratch_journal
+
+REQUESTS = 300
+GOAL_MILLISECONDS = AtMost(20)
+_COUNTER = re.compile(rb"^corrupted_requests_total\{.*\} (\S+)$", re.MULTILINE)
+
+
+def main() -> None:
+    """Print the table."""
+    with scratch_journal() as journal, NanProbe() as probe, _sidecar(str(journal)) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        delays = [_milliseconds_until_visible(probe, connection, n) for n in range(1, REQUESTS + 1)]
+        scrapes = [_timed_scrape(connection) for _ in range(100)]
+    cut = statistics.quantiles(delays, n=100)
+    lines = [
+        Line("p50", Spread(cut[49], *_around(delays)), GOAL_MILLISECONDS),
+        Line("p99", Spread(cut[98], cut[94], max(delays)), GOAL_MILLISECONDS),
+        Line("one scrape by itself", Spread.of(scrapes)),
+    ]
+    print_table("observe to visible on /metrics, milliseconds (p99: p95 to the longest)", lines)
+
+
+def _around(values: list[float]) -> tuple[float, float]:
+    low, _, high = statistics.quantiles(values, n=4)
+    return low, high
+
+
+def _milliseconds_until_visible(probe: NanProbe, connection: http.client.HTTPConnection, n: int) -> float:
+    bad = torch.full((1, 32), float("nan"))
+    start = time.perf_counter()
+    probe.observe(bad, [f"request-{n}"])
+    while _counted(connection) < n:
+        pass
+    taken = time.perf_counter() - start
+    time.sleep(0.01)
+    return taken * 1e3
+
+
+def _counted(connection: http.client.HTTPConnection) -> float:
+    connection.request("GET", "/metrics")
+    found = _COUNTER.search(connection.getresponse().read())
+    return float(found[1]) if found else 0.0
+
+
+def _timed_scrape(connection: http.client.HTTPConnection) -> float:
+    start = time.perf_counter()
+    _counted(connection)
+    return (time.perf_counter() - start) * 1e3
+
+
+@contextmanager
+def _sidecar(journal: str) -> Iterator[int]:
+    """Run a sidecar on a free port, and end it."""
+    command = [sys.executable, "-m", "nanwatch_sidecar", "--listen", "127.0.0.1:0", "--journal", journal]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:  # noqa: S603
+        assert process.stderr is not None  # noqa: S101  for the type checker
+        try:
+            yield next(
+                int(found[1]) for line in process.stderr if (found := re.search(r"127\.0\.0\.1:(\d+)", line))
+            )
+        finally:
+            process.terminate()
+
+
+if __name__ == "__main__":
+    main()

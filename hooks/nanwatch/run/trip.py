@@ -1,0 +1,38 @@
+"""What the journal says of the engines that one `nanwatch run` started."""
+
+from ..journal.folder import default_folder
+from ..journal.reader import JournalReader
+from ..settings import Settings
+
+MOST_IDS = 20
+
+
+class TripWatch:
+    """Follows the sources whose start line carries this run's id."""
+
+    def __init__(self, settings: Settings, run_id: str) -> None:
+        self._reader = JournalReader(settings.journal or default_folder(writing=True))
+        self._run_id = run_id
+        self.tripped = False
+        self.corrupted: dict[str, None] = {}
+
+    def look(self) -> None:
+        """Read what is new."""
+        self._reader.poll()
+        for source in self._reader.sources:
+            if source.start is None or source.start.run != self._run_id:
+                continue
+            before = source.start.totals.fail_fast_trips
+            self.tripped |= source.totals.fail_fast_trips > before
+            self.corrupted.update(
+                (request.request_id, None)
+                for request in source.corrupted.values()
+                if source.is_of_current_life(request)
+            )
+
+    def summary(self) -> str:
+        """Return the one line that is left at the end."""
+        ids = ", ".join(repr(request_id) for request_id in list(self.corrupted)[:MOST_IDS])
+        more = f" and {len(self.corrupted) - MOST_IDS} more" if len(self.corrupted) > MOST_IDS else ""
+        what = "stopped at NaN" if self.tripped else "NaN"
+        return f"nanwatch run: {what} in the logits of {ids}{more} (journal {self._reader.folder})"
