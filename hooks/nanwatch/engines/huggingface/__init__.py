@@ -1,0 +1,1 @@
+"""Hugging Face Transformers: the only files that know it."""
