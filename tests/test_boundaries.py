@@ -14,7 +14,6 @@ SIDECAR = ROOT / "sidecar" / "nanwatch_sidecar"
 
 # Only these files know the engine or framework of their name.
 ENGINES = {"huggingface": {"transformers", "tokenizers"}, "vllm": {"vllm"}}
-DEMO = {"demo", "demo_model"}
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -51,7 +50,7 @@ SIDECAR_FILES = sorted(SIDECAR.rglob("*.py"))
 @pytest.mark.parametrize("file", HOOK_FILES, ids=ids(HOOK_FILES))
 def test_in_the_engine_only_the_standard_library_and_torch_are_imported(file: Path) -> None:
     engine = next((needs for name, needs in ENGINES.items() if name in file.parts), set())
-    demo = {"transformers", "tokenizers"} if file.stem.startswith("demo") or "demo" in file.parts else set()
+    demo = {"transformers", "tokenizers"} if "demo" in file.parts else set()
     assert third_party(file) <= {"torch"} | engine | demo
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from ..settings import Settings
+from nanwatch.settings import Settings
+
 from .terminal import Terminal, signal_group
 from .trip import TripWatch
 

@@ -1,8 +1,8 @@
 """What the journal says of the engines that one `nanwatch run` started."""
 
-from ..journal.folder import default_folder
-from ..journal.reader import JournalReader
-from ..settings import Settings
+from nanwatch.journal.folder import default_folder
+from nanwatch.journal.reader import JournalReader
+from nanwatch.settings import Settings
 
 MOST_IDS = 20
 
