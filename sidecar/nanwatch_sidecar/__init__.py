@@ -1,0 +1,10 @@
+"""The sidecar: reads the journal that engines write, and serves it over HTTP.
+
+    server        the process: arguments, signals, exit status
+    app           the routes
+    metrics       what /metrics says; every metric name is here and only here
+    health        what /health/numeric and /readyz say
+    journal_view  the journal as it was at the last poll
+
+It never imports torch, and of nanwatch only the journal and the settings.
+"""

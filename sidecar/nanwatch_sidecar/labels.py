@@ -1,0 +1,35 @@
+"""Which labels a source has on /metrics, and which sources share them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from nanwatch.journal.source import Source
+
+from .text import label_value
+
+REPLICA_LABELS = ("model_name", "engine", "runtime", "replica")
+SOURCE_LABELS = (*REPLICA_LABELS, "host", "rank", "UUID")  # UUID is the GPU's, as DCGM's exporter names it
+
+LabelValues = tuple[str, ...]
+Groups = dict[LabelValues, list[Source]]
+
+
+def replica_labels(source: Source) -> LabelValues:
+    """Return what all ranks of one engine share: they serve the same requests."""
+    labels = source.labels
+    names = (labels.model_name, labels.engine, labels.runtime, labels.replica)
+    return tuple(map(label_value, names))
+
+
+def source_labels(source: Source) -> LabelValues:
+    """Return what tells one source from another; the files of one slot share it."""
+    labels = source.labels
+    return (*replica_labels(source), *map(label_value, (labels.host, labels.rank, labels.uuid)))
+
+
+def grouped(sources: Iterable[Source], labels_of: Callable[[Source], LabelValues]) -> Groups:
+    """Put sources of equal labels together, sorted: a scrape may hold a series only once."""
+    groups: Groups = defaultdict(list)
+    for source in sources:
+        groups[labels_of(source)].append(source)
+    return dict(sorted(groups.items()))

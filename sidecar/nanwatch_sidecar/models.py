@@ -1,0 +1,109 @@
+"""What /v1/corrupted-requests answers, as OpenAPI describes it."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from heapq import nlargest
+from typing import Annotated
+
+from nanwatch.journal.line import CorruptedRequest
+from nanwatch.journal.source import Source
+from pydantic import BaseModel, Field
+
+from .text import valid_text
+
+_UNIX_SECONDS = re.compile(r"\d{1,12}(\.\d*)?", re.ASCII)
+_LATEST_SECONDS = 253_402_300_799.0  # the last second of the year 9999
+
+
+class CorruptedRequestOut(BaseModel):
+    """One corrupted request, as one source saw it."""
+
+    request_id: Annotated[str, Field(description="The engine's id; lone surrogates are written as escapes.")]
+    model_name: str
+    engine: Annotated[str, Field(description="The engine's index.")]
+    runtime: Annotated[str, Field(description="vllm, transformers, torch, ...")]
+    replica: str
+    rank: str
+    host: str
+    uuid: Annotated[str, Field(description="The GPU's UUID; empty on a CPU.")]
+    life: Annotated[str, Field(description="One start of the engine; the same on all of its ranks.")]
+    phase: Annotated[str, Field(description="Of the first NaN: prompt, prefill, decode or verify.")]
+    first_seen: Annotated[datetime, Field(description="When the step of its first NaN was seen, UTC.")]
+    first_step: Annotated[int, Field(description="The source's own number of that step, from 1.")]
+    nan_values: Annotated[int, Field(description="NaN values so far.")]
+    nan_rows: Annotated[int, Field(description="Logits rows with a NaN so far.")]
+    finished: Annotated[bool, Field(description="The engine is done with it, or that start of it has ended.")]
+    counted: Annotated[bool, Field(description="False: a rank that only annotates saw it.")]
+
+
+class CorruptedRequests(BaseModel):
+    """The newest corrupted requests. The list is bounded, the counters on /metrics are not."""
+
+    corrupted_requests: Annotated[list[CorruptedRequestOut], Field(description="Newest first.")]
+
+
+class ErrorOut(BaseModel):
+    """What was wrong with the question."""
+
+    detail: str
+
+
+def newest_requests(
+    sources: Iterable[Source], *, since: float | None, limit: int, model_name: str | None, all_ranks: bool
+) -> list[CorruptedRequestOut]:
+    """Return the newest corrupted requests, newest first, each once unless `all_ranks`."""
+    found = [
+        (request, source)
+        for source in sources
+        if (source.counting or all_ranks) and model_name in (None, valid_text(source.labels.model_name))
+        for request in source.corrupted.values()
+        if since is None or request.first_seen_seconds >= since
+    ]
+    newest = nlargest(limit, found, key=lambda pair: pair[0].first_seen_seconds)
+    return [_described(request, source) for request, source in newest]
+
+
+def instant(value: str) -> float:
+    """Unix seconds of an instant that is written as such or by RFC 3339.
+
+    Raises:
+        ValueError: it is neither, or has no offset from UTC.
+    """
+    if _UNIX_SECONDS.fullmatch(value):
+        return float(value)
+    # In a query a "+" that nobody escaped arrives as a space.
+    moment = datetime.fromisoformat(value[:-6] + value[-6:].replace(" ", "+"))
+    if moment.tzinfo is None:
+        raise ValueError(value)
+    return moment.timestamp()
+
+
+def _described(request: CorruptedRequest, source: Source) -> CorruptedRequestOut:
+    labels = source.labels
+    texts = {
+        "request_id": request.request_id,
+        "model_name": labels.model_name,
+        "engine": labels.engine,
+        "runtime": labels.runtime,
+        "replica": labels.replica,
+        "rank": labels.rank,
+        "host": labels.host,
+        "uuid": labels.uuid,
+        "life": request.life,
+        "phase": request.phase,
+    }
+    return CorruptedRequestOut(
+        **{name: valid_text(text) for name, text in texts.items()},
+        first_seen=_moment(request.first_seen_seconds),
+        first_step=request.first_step,
+        nan_values=request.values,
+        nan_rows=request.rows,
+        finished=request.finished or not (source.held and source.is_of_current_life(request)),
+        counted=source.counting,
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    """Return the time in UTC; what is beyond the calendar is put at the beginning."""
+    return datetime.fromtimestamp(seconds if 0 <= seconds <= _LATEST_SECONDS else 0.0, UTC)

@@ -1,0 +1,152 @@
+"""Programs that tests use where they are installed; `.ci/run` installs them."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+NOBODY = 65534
+
+
+def program(name: str) -> str:
+    """Return the path of a program, or skip the test and say what is missing."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not on the PATH (Debian: apt-get install prometheus)")
+    return path
+
+
+def lint_metrics(text: str) -> str:
+    """Return what `promtool check metrics` says of a scrape in the text format; nothing if it is well."""
+    promtool = program("promtool")
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=20, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def free_port() -> int:
+    """Return a port of the loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def until(holds: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    """Wait until something holds; fail with `what` was waited for."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout} s in vain: {what}")
+        time.sleep(0.1)
+
+
+class Prometheus:
+    """A real Prometheus, unprivileged on the loopback, that scrapes one target each second.
+
+    It is ready in half a second, but its first scrape comes some five seconds after the start:
+    share it among tests.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._program = program("prometheus")
+        self._folder = Path(tempfile.mkdtemp(prefix="prometheus-"))
+        self._port = free_port()
+        self._write_config(target)
+        self._process = subprocess.Popen(
+            [*_as_nobody(), *self._command()],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{self._port}/api/v1", timeout=5)
+
+    def __enter__(self) -> Self:
+        until(self._is_ready, "Prometheus is ready")
+        until(lambda: bool(self.query("up")), "Prometheus has scraped once")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._process.terminate()
+        self._process.communicate(timeout=10)
+        shutil.rmtree(self._folder)
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Return an instant query's labels and values."""
+        found = self._ask("/query", query=expression)["result"]
+        return [(sample["metric"], float(sample["value"][1])) for sample in found]
+
+    def value(self, expression: str) -> float | None:
+        """Return the value of a query for one series; None while there is none."""
+        found = self.query(expression)
+        assert len(found) <= 1, found
+        return found[0][1] if found else None
+
+    def exemplars(self, selector: str) -> list[dict[str, str]]:
+        """Return the labels of a counter's exemplars of the last minute."""
+        now = time.time()
+        found = self._ask("/query_exemplars", query=selector, start=str(now - 60), end=str(now + 60))
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+
+    def target(self) -> dict[str, Any]:
+        """Return what Prometheus says of its one target: health, last error, last scrape."""
+        (target,) = self._ask("/targets")["activeTargets"]
+        found: dict[str, Any] = target
+        return found
+
+    def wait_for_scrape(self) -> dict[str, Any]:
+        """Wait for a scrape that begins after this call; returns the target after it."""
+        called = datetime.now(UTC)
+        until(lambda: datetime.fromisoformat(self.target()["lastScrape"]) > called, "the next scrape")
+        return self.target()
+
+    def _ask(self, path: str, **parameters: str) -> Any:
+        answer = self._client.get(path, params=parameters).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, self._process.stderr and self._process.stderr.read()
+        try:
+            return self._client.get(f"http://127.0.0.1:{self._port}/-/ready").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def _write_config(self, target: str) -> None:
+        config = self._folder / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            "scrape_configs:\n"
+            f"  - {{job_name: nanwatch, static_configs: [{{targets: ['{target}']}}]}}\n",
+            encoding="utf-8",
+        )
+        if os.geteuid() == 0:
+            os.chown(self._folder, NOBODY, NOBODY)
+            os.chown(config, NOBODY, NOBODY)
+
+    def _command(self) -> list[str]:
+        return [
+            self._program,
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            "--enable-feature=exemplar-storage",
+            "--log.level=warn",
+        ]
+
+
+def _as_nobody() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    return [program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
