@@ -5,49 +5,38 @@ The rules, in this order; each was found by killing a prototype at every system 
     2. lock it; three tries 5 ms apart, because a reader may be probing the lock
     3. look at the path again: another inode means that a renewal came between, so the same k again
     4. held by somebody, foreign, unreadable or of a newer major version: the next k
-    5. no whole first line: begin it; else fold it and cut a half-written last line
-Nothing is ever unlinked or taken over: a file has one locked writer for life. Where the file
-system has no locks a file of a random name is made, which is never continued.
+    5. no whole first line: it is ours to begin; else fold it and cut a half-written last line
+No file of another is ever unlinked or taken over: a file has one locked writer for life. Where the
+file system has no locks a file of a random name is made, which is never continued.
 """
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from . import descriptors
-from .fold import Fold
+from .fold import Fold, ForeignFileError
 from .folder import SUFFIX, Folder, is_at
-from .line import MOST_LINE_BYTES, Labels, LineError
+from .held import OPEN_FLAGS, HeldFile, NoLocksError, identity_of, lock, make
+from .line import FILE_LINE_BEGINS, MOST_LINE_BYTES, Labels, LineError
 
-OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_FILES = 4096  # per slot; past that something makes files faster than anything can read them
-_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 3, 0.005
 _INODE_TRIES = 100
-_NO_LOCKS_HERE = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS})
 _NOT_OURS = frozenset({errno.ELOOP, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENXIO})
 _CHUNK_BYTES = 1 << 20
 
 
-class NoLocksError(OSError):
-    """The file system does not know flock."""
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """An open, locked file of ours, and what it held."""
+    """A held file, and what its whole lines said."""
 
-    descriptor: int
-    path: Path
+    file: HeldFile
     fold: Fold
-    size: int  # bytes up to and with the last newline; 0: the next write begins the file
-    locked: bool = True
 
 
 def slot_of(labels: Labels) -> str:
@@ -56,10 +45,14 @@ def slot_of(labels: Labels) -> str:
     return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def claim(folder: Folder, labels: Labels, *, only_file_id: str | None = None) -> Claim:
+def claim(
+    folder: Folder, labels: Labels, *, only_file_id: str | None = None, was_locked: bool = False
+) -> Claim:
     """Return the first file of this source's slot that is free, locked for life.
 
-    With `only_file_id` (healing) a file is taken only if it is new or holds that id.
+    With `only_file_id` (healing) a file is taken only if it is new or holds that id. Then what
+    cannot be read, or locked where there were locks, is not passed over: it may hold that id, and
+    a later life would find two of it.
 
     Raises:
         OSError: the folder is gone, read-only or full, or holds no free file.
@@ -67,105 +60,111 @@ def claim(folder: Folder, labels: Labels, *, only_file_id: str | None = None) ->
     slot = slot_of(labels)
     try:
         for path in (folder.path / f"{slot}-{k}{SUFFIX}" for k in range(MOST_FILES)):
-            found = _claim_path(path, folder.file_mode, labels, only_file_id)
+            found = _claim_path(path, folder, labels, only_file_id)
             if found is not None:
                 return found
     except NoLocksError:
+        if was_locked:
+            raise
         return _unlocked_file(folder, slot)
     raise OSError(errno.EEXIST, f"none of {MOST_FILES} files is free", f"{folder.path}/{slot}-*{SUFFIX}")
 
 
-def lock(descriptor: int) -> bool:
-    """Take the lock for life; False: somebody holds it.
-
-    Raises:
-        NoLocksError: the file system has no locks.
-    """
-    for attempt in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if attempt < _LOCK_TRIES - 1:
-                time.sleep(_LOCK_PAUSE_SECONDS)
-        except OSError as error:
-            if error.errno in _NO_LOCKS_HERE:
-                raise NoLocksError(error.errno, error.strerror) from error
-            raise
-        else:
-            return True
-    return False
-
-
-def _claim_path(path: Path, mode: int, labels: Labels, only_file_id: str | None) -> Claim | None:
+def _claim_path(path: Path, folder: Folder, labels: Labels, only_file_id: str | None) -> Claim | None:
     for _ in range(_INODE_TRIES):
-        descriptor = _open_ours(path, mode)
+        descriptor = _open(path, folder, may_pass_over=only_file_id is None)
         if descriptor is None:
             return None
-        taken = None
-        try:
-            if not lock(descriptor):
-                return None
-            if not is_at(path, descriptor):
-                continue
-            taken = _take_over(descriptor, path, labels, only_file_id)
-            return taken
-        finally:
-            if taken is None:
-                descriptors.close(descriptor)
+        with descriptors.closed_on_error(descriptor):
+            raced = False
+            if _is_ours(descriptor) and lock(descriptor):
+                raced = not is_at(path, descriptor)
+                found = None if raced else _take(descriptor, path, labels, only_file_id)
+                if found is not None:
+                    folder.give_rights(descriptor)
+                    return found
+        descriptors.close(descriptor)
+        if not raced:
+            return None
     return None
 
 
-def _open_ours(path: Path, mode: int) -> int | None:
+def _open(path: Path, folder: Folder, *, may_pass_over: bool) -> int | None:
     try:
-        descriptor = descriptors.open_file(path, OPEN_FLAGS, mode)
+        return _make(path, folder)
+    except FileExistsError:
+        pass
+    try:
+        return descriptors.open_file(path, OPEN_FLAGS, folder.file_mode)
     except OSError as error:
-        if error.errno in _NOT_OURS and path.parent.is_dir() and os.access(path.parent, os.W_OK):
+        if error.errno in _NOT_OURS or (may_pass_over and error.errno == errno.EIO):
             return None
         raise
+
+
+def _make(path: Path, folder: Folder) -> int:
+    descriptor = make(path, folder)
+    with descriptors.closed_on_error(descriptor):
+        if not _is_ours(descriptor):  # no life could go on with such a file: each would make another
+            os.unlink(path)
+            raise OSError(errno.EPERM, "this mount gives new files to another user", str(path))
+    return descriptor
+
+
+def _is_ours(descriptor: int) -> bool:
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink <= 1:
-        _set_mode(descriptor, found, mode)
-        return descriptor
-    descriptors.close(descriptor)
-    return None
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink <= 1
 
 
-def _set_mode(descriptor: int, found: os.stat_result, mode: int) -> None:
-    if stat.S_IMODE(found.st_mode) != mode:  # the umask took a bit away, or the group came later
-        os.fchmod(descriptor, mode)
-
-
-def _take_over(descriptor: int, path: Path, labels: Labels, only_file_id: str | None) -> Claim | None:
-    fold, size = Fold(), 0
+def _take(descriptor: int, path: Path, labels: Labels, only_file_id: str | None) -> Claim | None:
     try:
-        for raw in _whole_lines(descriptor):
-            fold.take(raw)
-            size += len(raw)
+        found = os.fstat(descriptor)
+        fold, size = _fold(descriptor)
+        if not _may_go_on(fold, labels, only_file_id):
+            return None
+        if found.st_size != size:
+            os.ftruncate(descriptor, size)
     except LineError:
         return None
-    if fold.file is not None and (
-        fold.file.labels != labels or (only_file_id is not None and fold.file.file != only_file_id)
-    ):
-        return None
-    if os.fstat(descriptor).st_size != size:
-        os.ftruncate(descriptor, size)
-    return Claim(descriptor, path, fold, size)
+    except OSError:  # unreadable, or its last line cannot be cut
+        if only_file_id is None:
+            return None
+        raise
+    return Claim(HeldFile(descriptor, path, identity_of(found), size), fold)
 
 
-def _whole_lines(descriptor: int) -> Iterator[bytes]:
+def _may_go_on(fold: Fold, labels: Labels, only_file_id: str | None) -> bool:
+    if fold.file is None:
+        return True
+    return fold.file.labels == labels and only_file_id in {None, fold.file.file}
+
+
+def _fold(descriptor: int) -> tuple[Fold, int]:
+    """Fold the whole lines; returns their size too."""
+    fold, size = Fold(), 0
+    for line in _lines(descriptor):
+        if line.endswith(b"\n"):
+            fold.take(line)
+            size += len(line)
+        elif fold.file is None and not FILE_LINE_BEGINS.startswith(line[: len(FILE_LINE_BEGINS)]):
+            raise ForeignFileError("it begins like no journal file")
+    return fold, size
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    """Yield each line with its newline, and at last what comes after the last newline."""
     offset, rest = 0, b""
     while chunk := os.pread(descriptor, _CHUNK_BYTES, offset):
         offset += len(chunk)
         *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
         if len(rest) > MOST_LINE_BYTES:
-            msg = f"a line of more than {MOST_LINE_BYTES} bytes"
-            raise LineError(msg)
-        for line in whole:
-            yield line + b"\n"
+            raise LineError(f"a line of more than {MOST_LINE_BYTES} bytes")
+    yield rest
 
 
 def _unlocked_file(folder: Folder, slot: str) -> Claim:
     path = folder.path / f"{slot}-{secrets.token_hex(8)}{SUFFIX}"
-    descriptor = descriptors.open_file(path, OPEN_FLAGS | os.O_EXCL, folder.file_mode)
-    os.fchmod(descriptor, folder.file_mode)
-    return Claim(descriptor, path, Fold(), 0, locked=False)
+    descriptor = make(path, folder)
+    identity = identity_of(os.fstat(descriptor))
+    return Claim(HeldFile(descriptor, path, identity, 0, locked=False), Fold())

@@ -8,7 +8,8 @@ the lock from the parent). The guard below makes "open" and "remember" one step 
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FORK_WAIT_SECONDS = 1.0  # an open may hang on a dead network disk; a fork must not
@@ -27,11 +28,26 @@ def open_file(path: Path, flags: int, mode: int) -> int:
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor that `open_file` returned; its lock goes with it."""
+    """Close a descriptor that `open_file` returned; its lock goes with it.
+
+    In a forked child it is closed already, and the number may be another file's: nothing happens.
+    """
     with _guard:
-        _open.discard(descriptor)
+        if descriptor not in _open:
+            return
+        _open.remove(descriptor)
         with suppress(OSError):  # the file is done with; a failing close loses nothing that was written
             os.close(descriptor)
+
+
+@contextmanager
+def closed_on_error(descriptor: int) -> Iterator[None]:
+    """Close the descriptor if the block raises, so that no failure leaves a lock behind."""
+    try:
+        yield
+    except BaseException:
+        close(descriptor)
+        raise
 
 
 def _before_fork() -> None:

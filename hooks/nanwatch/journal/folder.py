@@ -16,6 +16,7 @@ from pathlib import Path
 
 SHARED_RUN_FOLDER = Path("/run/nanwatch")
 SUFFIX = ".jsonl"
+_NO_GROUP = (1 << 32) - 1  # chown takes it for "leave the group as it is"
 _GROUP_CAN_READ = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP  # new files get the group too
 
 
@@ -48,6 +49,21 @@ class Folder:
         if self.group is not None:
             self._open_to_group(found)
 
+    def give_rights(self, descriptor: int) -> None:
+        """Give an open file of ours this folder's mode and group.
+
+        The umask may have taken a bit away, or the file is older than NANWATCH_JOURNAL_GROUP.
+
+        Raises:
+            OSError: the mode cannot be given.
+        """
+        found = os.fstat(descriptor)
+        if self.group is not None and found.st_gid != (gid := _gid(self.path, self.group)):
+            with suppress(PermissionError):  # then the reader cannot read it, and says so
+                os.fchown(descriptor, -1, gid)
+        if stat.S_IMODE(found.st_mode) != self.file_mode:
+            os.fchmod(descriptor, self.file_mode)
+
     def _make(self) -> None:
         try:
             os.mkdir(self.path, 0o700)
@@ -76,9 +92,9 @@ class Folder:
 
 def default_folder(*, writing: bool) -> Path:
     """Return /run/nanwatch where that is a folder this process can use, else one of its own in /tmp."""
-    wanted = os.X_OK | (os.W_OK if writing else os.R_OK)
-    usable = SHARED_RUN_FOLDER.is_dir() and os.access(SHARED_RUN_FOLDER, wanted)
-    return SHARED_RUN_FOLDER if usable else Path(f"/tmp/nanwatch-{os.geteuid()}")  # noqa: S108  refused unless ours
+    if _is_usable(SHARED_RUN_FOLDER, writing=writing):
+        return SHARED_RUN_FOLDER
+    return Path(f"/tmp/nanwatch-{os.geteuid()}")  # noqa: S108  refused unless ours
 
 
 def is_at(path: Path, descriptor: int) -> bool:
@@ -89,6 +105,16 @@ def is_at(path: Path, descriptor: int) -> bool:
         return False
     held = os.fstat(descriptor)
     return (at_path.st_dev, at_path.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _is_usable(path: Path, *, writing: bool) -> bool:
+    try:
+        found = os.lstat(path)
+        if writing:
+            _refuse_unless_usable(path, found)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and os.access(path, os.X_OK | (os.W_OK if writing else os.R_OK))
 
 
 def _refuse_unless_usable(path: Path, found: os.stat_result) -> None:
@@ -113,12 +139,13 @@ def _refuse_unless_usable(path: Path, found: os.stat_result) -> None:
 
 
 def _gid(path: Path, group: str) -> int:
-    if group.isdecimal():
+    if group.isdecimal() and int(group) < _NO_GROUP:
         return int(group)
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise _refusal(path, f"NANWATCH_JOURNAL_GROUP={group}: there is no such group here") from None
+        reason = f"cannot be opened to NANWATCH_JOURNAL_GROUP={group}: there is no such group"
+        raise _refusal(path, reason) from None
 
 
 def _user(uid: int) -> str:

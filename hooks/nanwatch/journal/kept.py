@@ -6,7 +6,7 @@ NaN spreads through reused KV blocks. Totals are counted elsewhere and never pru
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -37,6 +37,11 @@ class Kept(Generic[T]):
             self._unfinished[key] = None
         if len(self._entries) > self._prune_at:
             self.prune(key[0])
+
+    def put_before(self, earlier: Iterable[tuple[Key, T]]) -> None:
+        """Put what ended lives left before the entries of this one."""
+        self._entries = {**dict(earlier), **self._entries}
+        self._prune_at = max(self._prune_at, len(self._entries) + self._newest)
 
     def prune(self, life: str) -> None:
         """Drop what the rules at the top do not keep; `life` is the current one."""

@@ -1,33 +1,32 @@
 """One source as the reader knows it: what it counted, whether it lives, and its recent past.
 
-All times here are seconds on the reader's own monotonic clock.
+Two clocks, both in seconds:
+    boot    the writer's boot clock, which its lines carry
+    reader  the reader's own monotonic clock; reader = boot + offset
+The reader finds the offset anew with every line. Only the current life's boot times are turned into
+the reader's: an earlier life may have run under another boot.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
-from .kept import Kept
+from .kept import NEWEST, Kept
 from .line import CorruptedRequest, Labels, ReportLine, StartLine, Totals
 
 FRESH_SECONDS = 10.0
 HISTORY_SECONDS = 3600.0  # the longest window that health can look back over
-_SAMPLE_EVERY_SECONDS = 0.5
+SAMPLE_EVERY_SECONDS = 2.0
+
+_LONG_AGO = float("-inf")
 
 
 class Sample(NamedTuple):
-    """The requests that one life had seen at one time."""
+    """What the file's totals were at one time in the current life."""
 
-    at: float
-    requests: int
-
-
-class Seen(NamedTuple):
-    """A corrupted request, and when its first NaN was seen, on the reader's clock."""
-
-    request: CorruptedRequest
-    at: float
+    boot: float
+    requests: float
+    corrupted: float
 
 
 @dataclass(slots=True)
@@ -37,75 +36,117 @@ class Source:
     file: str
     labels: Labels
     totals: Totals = field(default_factory=Totals)
+    requests: int = 0  # those of `totals` that counting lives saw
+    corrupted_requests: int = 0  # likewise
     start: StartLine | None = None  # the current life, or the last one
     last_step_seconds: float = 0.0  # wall clock, 0 before the first step
-    grew_at: float = float("-inf")  # when its newest line was written
-    active: bool = False  # its lock is held and its file grew within FRESH_SECONDS
-    corrupted: Kept[Seen] = field(default_factory=Kept)
-    history: deque[Sample] = field(default_factory=deque)  # of the current life, oldest first
-    _held: dict[Path, bool] = field(default_factory=dict)
+    grew_at: float = _LONG_AGO  # reader's clock: when its newest line was written
+    held: bool = False  # a living process has its file
+    active: bool = False  # ... and wrote to it within FRESH_SECONDS
+    corrupted: Kept[CorruptedRequest] = field(default_factory=Kept)  # of all lives, as they were told
+    _history: deque[Sample] = field(default_factory=deque)  # of the current life, oldest first
+    _newest_boot: float = 0.0  # of the current life's lines
+    _offset: float = 0.0
 
     @property
     def counting(self) -> bool:
         """Whether its requests are summed, or it is a rank that only annotates."""
         return self.start is None or self.start.counting
 
-    def take(self, line: StartLine | ReportLine, at: float) -> None:
-        """Fold one line that was written at `at`."""
-        self.totals.raise_to(line.totals)
-        self.grew_at = max(self.grew_at, at)
+    def take(self, line: StartLine | ReportLine, offset: float) -> None:
+        """Fold one line; `offset` takes its boot time to the reader's clock."""
+        boot = line.boot_ns / 1e9
+        self._count(line)
+        self.grew_at = max(self.grew_at, boot + offset)
         if isinstance(line, StartLine):
-            self._begin_life(line, at)
-            return
-        self.last_step_seconds = line.last_step_seconds
-        self._remember(at)
-        for request in line.corrupted:
-            self._take_request(request, line, at)
+            self._begin_life(line, boot, offset)
+        else:
+            self._go_on(line, boot, offset)
 
-    def observe_life(self, path: Path, *, held: bool, now: float) -> None:
-        """Note whether the lock of its file at `path` is held."""
-        self._held[path] = held
-        self.active = any(self._held.values()) and now - self.grew_at <= FRESH_SECONDS
+    def observe_lock(self, now: float, *, held: bool | None) -> None:
+        """Note whether the lock is held; None: there are no locks, and the heartbeat alone tells."""
+        fresh = now - self.grew_at <= FRESH_SECONDS
+        self.held = fresh if held is None else held
+        self.active = self.held and fresh
+
+    def dead_seconds(self, now: float) -> float:
+        """How long no process has had its file; 0 while one does."""
+        return 0.0 if self.held else now - self.grew_at
 
     def is_of_current_life(self, request: CorruptedRequest) -> bool:
         """Whether the life that saw this request is the one that may still run."""
         return self.start is not None and request.life == self.start.life
 
+    def seen_at(self, request: CorruptedRequest) -> float:
+        """When its first NaN was seen, on the reader's clock; minus infinity for an earlier life's."""
+        if not self.is_of_current_life(request):
+            return _LONG_AGO
+        return request.first_seen_boot_ns / 1e9 + self._offset
+
     def requests_since(self, at: float) -> float:
-        """Requests first seen after `at` by the current life, interpolated between samples."""
-        return self.totals.requests - self._requests_at(at)
+        """Requests that the current life first saw after `at`, interpolated between samples."""
+        return self.totals.requests - self._sample_at(at).requests
 
-    def _requests_at(self, at: float) -> float:
+    def corrupted_since(self, at: float) -> int:
+        """Corrupted requests that the current life first saw after `at`.
+
+        Exact as long as all of them are kept; beyond that from the totals, like `requests_since`.
+        """
+        listed = sum(self.seen_at(request) > at for request in self.corrupted.values())
+        if listed < NEWEST:
+            return listed
+        return max(listed, round(self.totals.corrupted_requests - self._sample_at(at).corrupted))
+
+    def _count(self, line: StartLine | ReportLine) -> None:
+        """Raise the totals; what grew up to a start line was counted by the life before it."""
+        counted_by = self.start or (line if isinstance(line, StartLine) else None)
+        before = self.totals.requests, self.totals.corrupted_requests
+        self.totals.raise_to(line.totals)
+        if counted_by is None or counted_by.counting:
+            self.requests += self.totals.requests - before[0]
+            self.corrupted_requests += self.totals.corrupted_requests - before[1]
+
+    def _begin_life(self, line: StartLine, boot: float, offset: float) -> None:
+        if self.start is not None and not _is_after(line, self.start):
+            return  # the file was renewed or is read again
+        if self.start is None or self.start.life != line.life:
+            self._history.clear()
+            self._history.append(Sample(boot, line.totals.requests, line.totals.corrupted_requests))
+        self.start, self._newest_boot, self._offset = line, boot, offset
+
+    def _go_on(self, line: ReportLine, boot: float, offset: float) -> None:
+        if boot >= self._newest_boot:
+            self._newest_boot, self._offset = boot, offset
+            self.last_step_seconds = line.last_step_seconds
+            self._remember(Sample(boot, line.totals.requests, line.totals.corrupted_requests))
+        for request in line.corrupted:
+            ended = request.finished or not self.is_of_current_life(request)
+            self.corrupted.put(request.key, request, finished=ended)
+
+    def _remember(self, sample: Sample) -> None:
+        history = self._history
+        if len(history) > 1 and sample.boot - history[-2].boot < SAMPLE_EVERY_SECONDS:
+            history.pop()
+        history.append(sample)
+        while len(history) > 1 and history[1].boot <= sample.boot - HISTORY_SECONDS:
+            history.popleft()
+
+    def _sample_at(self, at: float) -> Sample:
+        """Return what had been counted at `at`; the first sample where the life began later."""
+        boot = at - self._offset
         after: Sample | None = None
-        for sample in reversed(self.history):
-            if sample.at <= at:
-                return sample.requests if after is None else _between(sample, after, at)
+        for sample in reversed(self._history):
+            if sample.boot <= boot:
+                return sample if after is None else _between(sample, after, boot)
             after = sample
-        return after.requests if after is not None else self.totals.requests
-
-    def _begin_life(self, line: StartLine, at: float) -> None:
-        is_new = self.start is None or self.start.life != line.life
-        self.start = line
-        if is_new:
-            self.history.clear()
-            self.history.append(Sample(at, line.totals.requests))
-
-    def _remember(self, at: float) -> None:
-        if len(self.history) > 1 and at - self.history[-2].at < _SAMPLE_EVERY_SECONDS:
-            self.history.pop()
-        self.history.append(Sample(at, self.totals.requests))
-        while self.history[0].at < at - HISTORY_SECONDS:
-            self.history.popleft()
-
-    def _take_request(self, request: CorruptedRequest, line: ReportLine, at: float) -> None:
-        if request.key in self.corrupted:
-            at = self.corrupted[request.key].at
-        elif self.is_of_current_life(request):
-            at -= max(0, line.boot_ns - request.first_seen_boot_ns) / 1e9
-        ended = request.finished or not self.is_of_current_life(request)
-        self.corrupted.put(request.key, Seen(request, at), finished=ended)
+        return after or Sample(boot, self.totals.requests, self.totals.corrupted_requests)
 
 
-def _between(before: Sample, after: Sample, at: float) -> float:
-    share = (at - before.at) / (after.at - before.at)
-    return before.requests + share * (after.requests - before.requests)
+def _is_after(one: StartLine, other: StartLine) -> bool:
+    return one.clock != other.clock or one.boot_ns > other.boot_ns
+
+
+def _between(before: Sample, after: Sample, boot: float) -> Sample:
+    share = (boot - before.boot) / (after.boot - before.boot)
+    requests = before.requests + share * (after.requests - before.requests)
+    return Sample(boot, requests, before.corrupted + share * (after.corrupted - before.corrupted))

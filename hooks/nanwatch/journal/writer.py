@@ -1,47 +1,41 @@
 """The one writer of a journal file: appends whole lines, renews and heals the file.
 
-Everything that is written here is also in memory (base, own totals, kept requests), so a file
-that was cut, deleted or replaced is made anew from memory under the same file id, and no reader
-sees a total fall. A line is one write(2); what write returned for survives a SIGKILL.
-
-    base    totals that earlier lives left in the file that is gone on with
-    own     totals of this life; a line holds base + own
-    kept    encoded entries of corrupted requests, joined and never encoded anew
-    unsaved keys of entries that no whole line holds yet
+What has to be written depends on what was claimed, and on what a look at the path finds each tick:
+    a new file, or after healing our own again    ALL       everything, by rename
+    the file of lives that ended                  START     a start line, then a report
+    our file as we left it                        NEWS      a report
+    ... and past 1 MB and twice the snapshot      NEWS      a report, then everything: renewal
+    our file, cut or grown by somebody else       ALL
+    no file of ours                               claim again, under the same file id
+A line is one write(2): what it returned for survives a SIGKILL. Everything written is in memory
+too, so that no reader sees a total fall.
 """
 
+import logging
 import os
-import secrets
-import stat
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
 
-from . import descriptors
-from .claim import OPEN_FLAGS, Claim, claim, lock
-from .clock import boot_ns
-from .folder import Folder, is_at
-from .kept import Kept, Key
-from .line import (
-    CorruptedRequest,
-    FileLine,
-    Labels,
-    ReportLine,
-    StartLine,
-    Totals,
-    encode_corrupted,
-    encode_file,
-    encode_report,
-    encode_start,
-)
+from .claim import claim
+from .folder import Folder
+from .held import HeldFile, Look
+from .line import CorruptedRequest, Labels, StartLine, Totals
+from .memory import Memory
 
 RENEW_PAST_BYTES = 1_000_000
 RENEW_RETRY_SECONDS = 5.0
 
+logger = logging.getLogger("nanwatch")
 
-class ShortWriteError(OSError):
-    """A write took only a part of the line: the disk or the quota is full."""
+
+class _Due(Enum):
+    """What the next commit has to write."""
+
+    ALL = auto()
+    START = auto()
+    NEWS = auto()
 
 
 class JournalWriter:
@@ -57,36 +51,28 @@ class JournalWriter:
         start: StartLine,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._labels, self._start = folder, labels, start
-        self._monotonic = monotonic
-        self._claim: Claim | None = None
-        self._file = FileLine(secrets.token_hex(16), labels)
-        self._opened_before = False
-        self._size = 0  # bytes of whole lines in the file
+        self._folder, self._labels, self._monotonic = folder, labels, monotonic
+        self._memory = Memory(labels, start)
+        self._file: HeldFile | None = None
+        self._due = _Due.ALL
+        self._claimed_before = self._locked = False
         self._snapshot_bytes = 0
         self._renew_not_before = 0.0
-        self._base = Totals()
-        self._own = Totals()
-        self._last_step_seconds = 0.0
-        self._kept: Kept[bytes] = Kept()
-        self._unsaved: dict[Key, None] = {}
+        self._pid = os.getpid()
 
     @property
     def path(self) -> Path | None:
         """The file held now, None while there is none."""
-        return self._claim.path if self._claim else None
+        return self._file.path if self._file else None
 
     @property
     def unsaved(self) -> int:
         """Corrupted requests that are in memory only."""
-        return len(self._unsaved)
+        return self._memory.unsaved
 
     def put(self, request: CorruptedRequest) -> None:
         """Keep a corrupted request, new or changed, for the next commit."""
-        self._kept.put(request.key, encode_corrupted(request), finished=request.finished)
-        self._unsaved[request.key] = None
-        if len(self._unsaved) > 2 * len(self._kept):  # pruned meanwhile: bounded like what is kept
-            self._unsaved = {key: None for key in self._unsaved if key in self._kept}
+        self._memory.put(request)
 
     def commit(self, own: Totals, last_step_seconds: float = 0.0) -> None:
         """Write one line with the totals of this life so far and all that was put since the last.
@@ -96,136 +82,74 @@ class JournalWriter:
         Raises:
             OSError: nothing of it counts as written; all of it is kept for the next commit.
         """
-        self._own, self._last_step_seconds = own.copy(), last_step_seconds
-        if self._claim is None:
-            self._open()
+        if os.getpid() != self._pid:
+            raise OSError("a forked child counts as a new source: it makes a writer of its own")
+        self._memory.count(own, last_step_seconds)
+        file = self._held_file()
+        if self._due is _Due.ALL:
+            self._write_all(file)
             return
-        if not is_at(self._claim.path, self._claim.descriptor):
-            self._release()
-            self._open()
-            return
-        if os.fstat(self._claim.descriptor).st_size != self._size:
-            self._renew()
-            return
-        entries = [self._kept[key] for key in self._unsaved if key in self._kept]
-        self._append(self._report(self._base, entries))
-        self._unsaved.clear()
-        self._renew_if_due()
+        if self._due is _Due.START:
+            file.append(self._memory.start_line())
+            self._due = _Due.NEWS
+        file.append(self._memory.news())
+        self._memory.note_written()
+        self._renew_if_due(file)
 
     def close(self) -> None:
         """Let the file go: its lock becomes free, which tells readers that this life has ended."""
-        self._release()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _open(self) -> None:
-        """Claim a file and write this life's start into it."""
-        self._folder.prepare()
-        found = claim(
-            self._folder, self._labels, only_file_id=self._file.file if self._opened_before else None
-        )
-        self._claim, self._size = found, found.size
-        try:
-            if self._opened_before or found.fold.file is None:
-                self._append(self._whole_file())
-                self._unsaved.clear()
-            else:
-                self._go_on_from(found)
-        except BaseException:
-            self._release()
-            raise
-        self._opened_before = True
+    def _held_file(self) -> HeldFile:
+        """Return the file that is held, after a look at it; claims one where there is none."""
+        look = self._file.look() if self._file else Look.GONE
+        if look is Look.RESIZED:
+            self._due = _Due.ALL
+        if self._file is None or look is Look.GONE:
+            self.close()
+            self._folder.prepare()
+            self._file = self._heal() if self._claimed_before else self._claim()
+        return self._file
 
-    def _go_on_from(self, found: Claim) -> None:
-        """Append a start line to a dead file, whose totals and requests become ours."""
-        assert found.fold.file is not None  # noqa: S101  the caller asked; here for the type checker
-        base = found.fold.totals
-        start = replace(self._start, totals=base)
-        self._append(encode_start(start) + self._report(base, self._kept.values()))
-        kept: Kept[bytes] = Kept()
-        for request in found.fold.corrupted.values():
-            kept.put(request.key, encode_corrupted(request), finished=True)
-        for key, entry in self._kept.items():
-            kept.put(key, entry, finished=False)
-        self._file, self._start, self._base, self._kept = found.fold.file, start, base, kept
-        self._unsaved.clear()
+    def _claim(self) -> HeldFile:
+        found = claim(self._folder, self._labels)
+        if found.fold.file is not None:
+            self._memory.go_on_from(found.fold)
+            self._due = _Due.START
+        self._claimed_before, self._locked = True, found.file.locked
+        return found.file
 
-    def _append(self, data: bytes) -> None:
-        """Write whole lines at the end, in one write(2); a short write is cut back."""
-        assert self._claim is not None  # noqa: S101  callers hold a file; here for the type checker
-        descriptor = self._claim.descriptor
-        try:
-            _write_whole(descriptor, data)
-        except OSError:
-            os.ftruncate(descriptor, self._size)
-            raise
-        self._size += len(data)
+    def _heal(self) -> HeldFile:
+        """Start again from memory, under the same file id."""
+        own = self._memory.file_id
+        found = claim(self._folder, self._labels, only_file_id=own, was_locked=self._locked)
+        self._due = _Due.ALL
+        return found.file
 
-    def _renew_if_due(self) -> None:
-        due = self._size > RENEW_PAST_BYTES and self._size > 2 * self._snapshot_bytes
+    def _write_all(self, file: HeldFile) -> None:
+        content = self._memory.snapshot(locked=file.locked)
+        file.make_anew(content, self._folder)
+        self._memory.note_written()
+        self._snapshot_bytes = len(content)
+        self._due = _Due.NEWS
+
+    def _renew_if_due(self, file: HeldFile) -> None:
+        due = file.size > RENEW_PAST_BYTES and file.size > 2 * self._snapshot_bytes
         if not due or self._monotonic() < self._renew_not_before:
             return
         try:
-            self._renew()
-        except OSError:
-            self._renew_not_before = self._monotonic() + RENEW_RETRY_SECONDS
+            self._write_all(file)
+        except OSError as error:
+            self._note_failed_renewal(error)
 
-    def _renew(self) -> None:
-        """Write what is in memory into a new file and rename it over the old one.
-
-        The new file is locked before it gets the name, and the old one closed after: at no time
-        is there a file at the path that a starter could take.
-        """
-        assert self._claim is not None  # noqa: S101  callers hold a file; here for the type checker
-        old, temporary = self._claim, self._claim.path.with_suffix(".tmp")
-        self._kept.prune(self._start.life)
-        data = self._whole_file()
-        descriptor = _new_file(temporary, self._folder.file_mode)
-        try:
-            if old.locked and not lock(descriptor):
-                msg = f"{temporary} is locked by somebody else"
-                raise OSError(msg)  # noqa: TRY301  the same clean-up serves every failure
-            _write_whole(descriptor, data)
-            os.rename(temporary, old.path)
-        except BaseException:
-            descriptors.close(descriptor)
-            _unlink_if_there(temporary)
-            raise
-        self._claim = replace(old, descriptor=descriptor)
-        self._size = self._snapshot_bytes = len(data)
-        self._unsaved.clear()
-        descriptors.close(old.descriptor)
-
-    def _whole_file(self) -> bytes:
-        """Everything in memory as a file's content: first line, start line, one report."""
-        file = self._file if self._claim is None else replace(self._file, locked=self._claim.locked)
-        report = self._report(self._base, self._kept.values())
-        return b"".join((encode_file(file), encode_start(self._start), report))
-
-    def _report(self, base: Totals, entries: Iterable[bytes]) -> bytes:
-        line = ReportLine(boot_ns(), time.time(), base.plus(self._own), self._last_step_seconds)
-        return encode_report(line, entries)
-
-    def _release(self) -> None:
-        if self._claim is not None:
-            descriptors.close(self._claim.descriptor)
-            self._claim = None
-
-
-def _write_whole(descriptor: int, data: bytes) -> None:
-    written = os.write(descriptor, data)
-    if written != len(data):
-        msg = f"wrote {written} of {len(data)} bytes: the disk or the quota is full"
-        raise ShortWriteError(msg)
-
-
-def _new_file(path: Path, mode: int) -> int:
-    _unlink_if_there(path)
-    descriptor = descriptors.open_file(path, OPEN_FLAGS | os.O_EXCL, mode)
-    os.fchmod(descriptor, stat.S_IMODE(mode))
-    return descriptor
-
-
-def _unlink_if_there(path: Path) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
+    def _note_failed_renewal(self, error: OSError) -> None:
+        if self._memory.failed_renewals == 0:
+            logger.warning(
+                "nanwatch cannot renew its journal file, which grows until it can: %s; tried every %s s",
+                error,
+                RENEW_RETRY_SECONDS,
+            )
+        self._memory.failed_renewals += 1
+        self._renew_not_before = self._monotonic() + RENEW_RETRY_SECONDS

@@ -1,0 +1,193 @@
+"""What a fork does with the journal's open files: the child lets them go, and takes no lock away."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nanwatch.journal import descriptors
+from nanwatch.journal.reader import JournalReader
+
+from tests.engine import Engine
+from tests.journal.forked import in_child, kill, refusal
+from tests.journal.told import is_free, open_in, path_of
+
+
+@contextmanager
+def slow_open(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[threading.Event]:
+    """Let an open take long after it was made; sets the event when it is made."""
+    made = threading.Event()
+
+    class SlowOs:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def open(self, *arguments: Any) -> int:
+            descriptor = os.open(*arguments)
+            made.set()
+            time.sleep(seconds)
+            return descriptor
+
+    with monkeypatch.context() as patch:
+        patch.setattr(descriptors, "os", SlowOs())
+        yield made
+
+
+def test_a_child_has_none_of_its_parents_files(journal: Path) -> None:
+    """Not one descriptor in the folder is open in it."""
+    with Engine(journal):
+        assert len(open_in(journal)) == 1
+        assert in_child(lambda: open_in(journal)) == []
+        assert len(open_in(journal)) == 1
+
+
+def test_a_childs_closing_takes_no_lock_away(journal: Path) -> None:
+    """It closes and never unlocks: its parent holds the file on, and writes to it."""
+    with Engine(journal) as engine:
+        assert in_child(lambda: is_free(path_of(engine))) is False
+        assert not is_free(path_of(engine))
+        engine.corrupt("after")
+    assert is_free(path_of_only(journal))
+
+
+def path_of_only(folder: Path) -> Path:
+    (path,) = folder.glob("*.jsonl")
+    return path
+
+
+def test_a_dead_parent_looks_dead_although_its_child_lives(journal: Path) -> None:
+    """The lock is free at once, and the next life goes on with the file."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        _write_and_fork(journal, writing)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        child = int(said.readline())
+        kill(parent)
+        os.kill(child, 0)  # it lives
+        assert is_free(path_of_only(journal))
+        os.kill(child, signal.SIGKILL)
+
+
+def _write_and_fork(journal: Path, writing: int) -> None:
+    """In a process of its own: write, fork a child that sleeps, say its number, and wait to be killed."""
+    try:
+        engine = Engine(journal)
+        engine.corrupt("before")
+        child = os.fork()
+        if child:
+            os.write(writing, f"{child}\n".encode())
+        time.sleep(60)
+    finally:
+        os._exit(1)
+
+
+def test_a_child_is_a_new_source_from_zero(journal: Path) -> None:
+    """It writes a file of its own, in which nothing of its parent's is counted again."""
+    with Engine(journal) as engine:
+        engine.corrupt("parents-1", "parents-2")
+
+        def count_one() -> str:
+            with Engine(journal, life="child") as child:
+                child.corrupt("childs")
+                return path_of(child).name
+
+        assert in_child(count_one) == path_of(engine).name.replace("-0.", "-1.")
+        engine.corrupt("parents-3")
+    reader = JournalReader(journal)
+    reader.poll()
+    assert [source.totals.corrupted_requests for source in reader.sources] == [3, 1]
+    reader.close()
+
+
+def test_an_inherited_writer_writes_nothing(journal: Path) -> None:
+    """Two with one file id would be two contents of it."""
+    with Engine(journal) as engine:
+        before = path_of(engine).read_bytes()
+        assert refusal(engine.write) == (
+            "a forked child counts as a new source: it makes a writer of its own"
+        )
+        assert path_of(engine).read_bytes() == before
+        assert [path.name for path in journal.iterdir()] == [path_of(engine).name]
+
+
+def test_an_inherited_writer_closes_nobody_elses_file(journal: Path) -> None:
+    """Its descriptor's number is another file's by then."""
+    with Engine(journal) as engine:
+
+        def still_open() -> bool:
+            mine = os.open(os.devnull, os.O_RDONLY)  # takes the number that became free
+            engine.die()
+            os.fstat(mine)
+            return True
+
+        assert in_child(still_open) is True
+
+
+def test_a_file_that_is_just_being_opened_is_closed_in_the_child_too(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork waits until an open in another thread is remembered."""
+    with slow_open(monkeypatch, 0.1) as made:
+        thread = threading.Thread(target=lambda: Engine(journal))
+        thread.start()
+        assert made.wait(5)
+        assert in_child(lambda: open_in(journal)) == []
+        thread.join()
+    assert len(open_in(journal)) == 1
+    _close_all()
+
+
+def test_a_fork_does_not_wait_for_an_open_that_hangs(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead network disk must not hold up the engine's fork; the child can open files all the same."""
+    monkeypatch.setattr(descriptors, "_FORK_WAIT_SECONDS", 0.05)
+    with slow_open(monkeypatch, 0.6) as made:
+        thread = threading.Thread(target=lambda: Engine(journal))
+        thread.start()
+        assert made.wait(5)
+        began = time.monotonic()
+        assert in_child(_opens_and_closes) is True
+        assert time.monotonic() - began < 0.5
+        thread.join()
+    assert in_child(_opens_and_closes) is True  # the guard is in order again
+    _close_all()
+
+
+def _opens_and_closes() -> bool:
+    setattr(descriptors, "os", os)  # noqa: B010  the child may have inherited a slow one
+    descriptor = descriptors.open_file(Path(os.devnull), os.O_RDONLY, 0)
+    descriptors.close(descriptor)
+    return True
+
+
+def _close_all() -> None:
+    for descriptor in tuple(descriptors._open):
+        descriptors.close(descriptor)
+
+
+def test_a_failing_block_closes_and_a_good_one_does_not() -> None:
+    """No failure leaves a lock behind."""
+    with descriptors.closed_on_error(good := descriptors.open_file(Path(os.devnull), os.O_RDONLY, 0)):
+        pass
+    os.fstat(good)
+    bad = descriptors.open_file(Path(os.devnull), os.O_RDONLY, 0)
+    with pytest.raises(ZeroDivisionError), descriptors.closed_on_error(bad):
+        raise ZeroDivisionError
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(bad)
+    descriptors.close(good)
+
+
+def test_an_open_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a number to close nor a held guard."""
+    before = set(descriptors._open)
+    with pytest.raises(FileNotFoundError):
+        descriptors.open_file(tmp_path / "none", os.O_RDONLY, 0)
+    assert descriptors._open == before
+    assert in_child(_opens_and_closes) is True
