@@ -167,6 +167,15 @@ def test_a_nan_is_seen_at_every_place_of_a_long_row(dtype: torch.dtype, backgrou
     assert counted(logits) == [1] * 1031
 
 
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("place", [0, 1, 75_967, 75_968, 151_935])
+def test_a_nan_is_seen_where_several_threads_share_one_row(dtype: torch.dtype, place: int) -> None:
+    logits = torch.ones(1, 151_936, dtype=dtype)
+    logits[0, place] = NAN
+    assert counted(logits) == [1]
+    assert counted(logits[0]) == 1
+
+
 @pytest.mark.parametrize(
     ("dtype", "patterns"),
     [
