@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ONCE ?=
+ROUNDS ?= 100
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH_CONSTRAINTS := $(if $(TORCH_INDEX),,$(if $(filter-out $(PINNED_TORCH),$(TORCH)),,--constraint constraints.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench chaos clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -39,6 +40,9 @@ lint: $(STAMP)  ## check style and types
 
 bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
 
 clean:  ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
