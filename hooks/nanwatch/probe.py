@@ -19,7 +19,7 @@ from .attribution import Layout, check_ids
 from .counting import count_nans_per_row
 from .failfast import NanLogitsError
 from .journal.folder import Folder, default_folder
-from .journal.line import Labels
+from .journal.line import DROP_REASONS, Labels
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
@@ -157,9 +157,17 @@ class NanProbe:
             self._running().send_finish(tuple(request_ids))
 
     def drop(self, reason: str) -> None:
-        """Count a step that could not be looked at: blindness shows on /metrics."""
+        """Count a step that could not be looked at: blindness shows on /metrics.
+
+        Raises:
+            ValueError: the reason is none of those that the metrics know.
+        """
+        if reason not in DROP_REASONS:
+            raise ValueError(f"steps are dropped for {', '.join(DROP_REASONS)}, found {reason!r}")
         if self._active:
-            self._running().recorder.count_dropped(reason)
+            nothing = Layout(0, None)
+            step = Step(nothing, time.monotonic_ns(), time.time(), None, dropped=reason)
+            self._running().send_step(step)
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was observed so far is written; False: `timeout` seconds were not enough."""

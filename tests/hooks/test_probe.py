@@ -228,6 +228,16 @@ def test_nothing_that_is_no_step_is_counted(journal: Path) -> None:
     assert read(journal).totals.requests == 0
 
 
+def test_a_step_that_an_adapter_could_not_look_at_is_counted_with_its_reason(journal: Path) -> None:
+    with NanProbe() as probe:
+        probe.drop("error")
+        assert probe.flush()
+        assert read(journal).totals.dropped_steps == {"error": 1}
+        assert read(journal).totals.steps == 0
+        with pytest.raises(ValueError, match="found 'whim'"):
+            probe.drop("whim")
+
+
 def test_fail_fast_is_off_unless_it_is_asked_for(journal: Path) -> None:
     with NanProbe() as probe:
         assert probe.observe(logits(1, {0: 1}), ["a"]).result() == {"a": 1}

@@ -73,6 +73,7 @@ def test_a_step_that_never_lands_is_dropped_as_lost_and_those_behind_it_go_on() 
     bench.now_ns += 2
     assert bench.watcher.drain() == 2
     assert lost.dropped == "lost"
+    assert lost.land(threading.Lock())
     assert bench.charged() == [{"B": 2}]
 
 
@@ -113,6 +114,15 @@ def test_a_parked_watcher_wakes_for_the_next_step() -> None:
     thread.join(2)
     assert not thread.is_alive()
     assert bench.charged() == [{"A": 3}]
+
+
+def test_a_watcher_that_parks_just_as_a_step_comes_in_does_not_sleep_on_it() -> None:
+    bench = Bench()
+    bench.observe([3], ["A"])
+    thread = threading.Thread(target=bench.watcher._park, daemon=True)
+    thread.start()
+    thread.join(2)
+    assert not thread.is_alive()
 
 
 def test_a_stop_hands_on_what_has_landed_and_does_not_wait_for_what_has_not() -> None:
