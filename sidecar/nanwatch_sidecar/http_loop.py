@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-DRAIN_SECONDS = 0.4  # for answers that are under way when the end comes
+DRAIN_SECONDS = 0.5  # for answers that are under way when the end comes
 _LOOK_SECONDS = 0.1
 
 
@@ -34,7 +34,6 @@ async def run(
         if not server.should_exit:
             server.should_exit = True
             on_end()
-            loop.call_later(DRAIN_SECONDS, setattr, server, "force_exit", True)  # noqa: FBT003  setattr's value
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
@@ -63,5 +62,5 @@ def _config(app: FastAPI) -> uvicorn.Config:
         proxy_headers=False,
     )
     # A float works as well as the int that it is declared to be; a second would be too long.
-    config.timeout_graceful_shutdown = 2 * DRAIN_SECONDS  # type: ignore[assignment]
+    config.timeout_graceful_shutdown = DRAIN_SECONDS  # type: ignore[assignment]
     return config

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from nanwatch.journal.source import Source
 
-from .text import label_value
+from .text import valid_text
 
 REPLICA_LABELS = ("model_name", "engine", "runtime", "replica")
 SOURCE_LABELS = (*REPLICA_LABELS, "host", "rank", "UUID")  # UUID is the GPU's, as DCGM's exporter names it
@@ -18,13 +18,13 @@ def replica_labels(source: Source) -> LabelValues:
     """Return what all ranks of one engine share: they serve the same requests."""
     labels = source.labels
     names = (labels.model_name, labels.engine, labels.runtime, labels.replica)
-    return tuple(map(label_value, names))
+    return tuple(map(valid_text, names))
 
 
 def source_labels(source: Source) -> LabelValues:
     """Return what tells one source from another; the files of one slot share it."""
     labels = source.labels
-    return (*replica_labels(source), *map(label_value, (labels.host, labels.rank, labels.uuid)))
+    return (*replica_labels(source), *map(valid_text, (labels.host, labels.rank, labels.uuid)))
 
 
 def grouped(sources: Iterable[Source], labels_of: Callable[[Source], LabelValues]) -> Groups:

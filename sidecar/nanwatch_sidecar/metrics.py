@@ -6,8 +6,6 @@ Sources of equal labels are summed; totals of the dead stay in the sums, so that
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from threading import Lock
-from typing import Protocol
 
 from nanwatch.journal.line import DELAY_BOUNDS_SECONDS, DROP_REASONS
 from nanwatch.journal.source import Source
@@ -21,8 +19,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from .exemplars import newest_exemplar
+from .journal_view import JournalView
 from .labels import REPLICA_LABELS, SOURCE_LABELS, Groups, LabelValues, grouped, replica_labels, source_labels
-from .text import label_value
+from .text import valid_text
 
 FORGET_DEAD_AFTER_SECONDS = 600.0
 
@@ -55,39 +54,10 @@ WHERE = {
 }
 
 
-class View(Protocol):
-    """The journal, as the collector needs it."""
-
-    lock: Lock
-
-    @property
-    def sources(self) -> Iterable[Source]:
-        """Every source seen so far."""
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with the journal."""
-
-    @property
-    def disagreements(self) -> "Disagreeing":
-        """Requests that the ranks of a replica disagree on."""
-
-    def now(self) -> float:
-        """Return the time on the sources' clock."""
-
-
-class Disagreeing(Protocol):
-    """Counts of disagreed requests."""
-
-    @property
-    def counts(self) -> Mapping[LabelValues, int]:
-        """By the replica's labels."""
-
-
 class NanwatchCollector(Collector):
     """Renders the view as it is; whoever scrapes asks the view to poll first."""
 
-    def __init__(self, view: View, *, fail_fast: bool, version: str) -> None:
+    def __init__(self, view: JournalView, *, fail_fast: bool, version: str) -> None:
         self._view, self._fail_fast, self._version = view, fail_fast, version
 
     def describe(self) -> Iterable[Metric]:
@@ -156,7 +126,7 @@ def _dropped_steps(by_source: Groups) -> Metric:
     for labels, sources in by_source.items():
         steps = dict.fromkeys(DROP_REASONS, 0)
         for reason, count in (item for source in sources for item in source.totals.dropped_steps.items()):
-            steps[label_value(reason)] = steps.get(label_value(reason), 0) + count
+            steps[valid_text(reason)] = steps.get(valid_text(reason), 0) + count
         for reason, count in steps.items():
             family.add_metric((*labels, reason), count)
     return family
@@ -227,7 +197,7 @@ def _process_of(source: Source) -> LabelValues:
     if source.start is None:
         return ("", "", "")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(source.start.versions.items()))
-    return (label_value(source.start.device), str(source.start.pid), label_value(versions))
+    return (valid_text(source.start.device), str(source.start.pid), valid_text(versions))
 
 
 def _fail_fast_enabled(sources: Iterable[Source], *, here: bool) -> Metric:

@@ -4,7 +4,7 @@ GET is answered by the routes, HEAD like GET without the body, anything else wit
 """
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 ALLOWED = ("GET", "HEAD")
 
@@ -19,8 +19,8 @@ class ReadOnly:
         """Refuse, or pass on."""
         if scope["type"] != "http" or scope["method"] == "GET":
             await self._app(scope, receive, send)
-        elif scope["method"] == "HEAD":
-            await self._app({**scope, "method": "GET"}, receive, _without_body(send))
+        elif scope["method"] == "HEAD":  # the server leaves the body away
+            await self._app({**scope, "method": "GET"}, receive, send)
         else:
             await _refuse(scope["method"])(scope, receive, send)
 
@@ -29,12 +29,3 @@ def _refuse(method: str) -> JSONResponse:
     allowed = ", ".join(ALLOWED)
     detail = f"{method} is not allowed: nanwatch is only looked at, with {allowed}"
     return JSONResponse({"detail": detail}, status_code=405, headers={"Allow": allowed})
-
-
-def _without_body(send: Send) -> Send:
-    async def send_headers(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await send(message)
-
-    return send_headers

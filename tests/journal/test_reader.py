@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from nanwatch.journal import followed
 from nanwatch.journal import reader as reader_module
 from nanwatch.journal.clock import boot_ns
+from nanwatch.journal.followed import MOST_FIRST_LINE_BYTES
 from nanwatch.journal.line import (
     MOST_LINE_BYTES,
     FileLine,
@@ -19,7 +21,7 @@ from nanwatch.journal.line import (
     encode_report,
     encode_start,
 )
-from nanwatch.journal.reader import MOST_FIRST_LINE_BYTES, JournalReader
+from nanwatch.journal.reader import JournalReader
 from nanwatch.journal.source import Source
 
 from tests.engine import LABELS, Engine, start_line
@@ -129,7 +131,7 @@ def test_without_locks_the_heartbeat_alone_tells(
 ) -> None:
     """Where the file system has no locks a source lives as long as it writes."""
     with Engine(journal):
-        monkeypatch.setattr(reader_module, "_is_locked", lambda _: None)
+        monkeypatch.setattr(followed.Followed, "is_locked", lambda _: None)
         reader.poll()
         assert only(reader).active
 
@@ -191,12 +193,14 @@ def test_a_file_that_became_shorter_is_read_from_its_beginning(journal: Path, re
 def test_a_renewed_file_counts_as_the_one_before(journal: Path, reader: JournalReader) -> None:
     """A renewal puts another file at the path: the source stays one, its totals go on."""
     with Engine(journal) as engine:
-        inodes = set()
+        reader.poll()
+        held, inodes = open_descriptors(), set()
         for start in range(0, 30_000, 1000):
             engine.corrupt(*(f"req-{n}" for n in range(start, start + 1000)), finished=True)
             inodes.add(path_of(engine).stat().st_ino)
             reader.poll()
             assert only(reader).corrupted_requests == start + 1000
+            assert open_descriptors() == held
         assert len(inodes) > 1
         assert only(reader).active
 
@@ -300,7 +304,7 @@ def test_a_missing_folder_is_named_and_found_once_it_is_there(journal: Path, rea
 def foreign(folder: Path) -> dict[Path, str]:
     """Put everything that is not ours into a folder; returns what is to be said of each."""
     garbage, newer, pipe, link = (folder / f"{name}.jsonl" for name in ("garbage", "newer", "pipe", "link"))
-    garbage.write_bytes(b"\x00\xff not a journal\n{}\n")
+    garbage.write_bytes(b"\x00\xff not a journal\n{}\n" + whole_file("after garbage", 99))
     newer.write_text(json.dumps({"kind": "file", "version": 2, "file": "id", "labels": {}}) + "\n")
     os.mkfifo(pipe)
     link.symlink_to("/etc/passwd")
@@ -387,12 +391,13 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end(
 ) -> None:
     """What is too long for a line of ours is thrown away as it comes, and the next line counts."""
     assert MOST_LINE_BYTES >= 1 << 20
-    monkeypatch.setattr(reader_module, "MOST_LINE_BYTES", 1000)
-    monkeypatch.setattr(reader_module, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(followed, "MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr(followed, "_CHUNK_BYTES", 256)
     journal.mkdir(mode=0o700)
     path, content = journal / "a-0.jsonl", whole_file("id", 2)
     path.write_bytes(content + b"x" * 3000)
     reader.poll()
+    assert reader._files[path].offset == len(content) + 3000
     with path.open("ab") as file:
         file.write(b"x" * 500)
     reader.poll()
@@ -418,7 +423,7 @@ def test_a_file_that_cannot_be_opened_keeps_its_values(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nanwatch.journal.reader.os.open", refuse)
+        patch.setattr("nanwatch.journal.followed.os.open", refuse)
         reader.poll()
     assert problems(reader) == [f"{path}: Permission denied"]
     assert only(reader).requests == 4
@@ -443,7 +448,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_others(
         return read(descriptor, size, offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr("nanwatch.journal.reader.os.pread", pread)
+        patch.setattr("nanwatch.journal.followed.os.pread", pread)
         reader.poll()
     assert only(reader).requests == 2
     assert problems(reader) == [f"{journal / 'a-0.jsonl'}: Input/output error"]
@@ -502,6 +507,19 @@ def test_a_line_from_the_future_is_from_now(journal: Path, reader: JournalReader
     assert only(reader).grew_at <= reader.clock()
 
 
+def test_a_file_that_stands_still_is_not_read_again(
+    journal: Path, reader: JournalReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four polls a second of a thousand dead files read nothing, a begun last line included."""
+    journal.mkdir(mode=0o700)
+    (journal / "a-0.jsonl").write_bytes(whole_file("id", 1) + b"begun")
+    reader.poll()
+    reads: list[int] = []
+    monkeypatch.setattr("nanwatch.journal.followed.os.pread", lambda *arguments: reads.append(arguments[0]))
+    reader.poll()
+    assert reads == []
+
+
 def test_the_lock_is_free_while_the_disk_is_waited_for(
     journal: Path, reader: JournalReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,7 +535,7 @@ def test_the_lock_is_free_while_the_disk_is_waited_for(
             go_on.wait(10)
             return read(*arguments)
 
-        monkeypatch.setattr("nanwatch.journal.reader.os.pread", pread)
+        monkeypatch.setattr("nanwatch.journal.followed.os.pread", pread)
         poll = threading.Thread(target=reader.poll)
         poll.start()
         assert hanging.wait(10)
@@ -526,3 +544,16 @@ def test_the_lock_is_free_while_the_disk_is_waited_for(
         go_on.set()
         poll.join(10)
     assert only(reader).requests == 1
+
+
+def test_sources_change_only_under_the_lock(journal: Path, reader: JournalReader) -> None:
+    """Who holds the lock sees sources that stand still, however much there is to read."""
+    with Engine(journal) as engine:
+        engine.serve(5)
+        poll = threading.Thread(target=reader.poll)
+        with reader.lock:
+            poll.start()
+            poll.join(0.2)
+            assert reader.sources == ()
+        poll.join(10)
+    assert only(reader).requests == 5

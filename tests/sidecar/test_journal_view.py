@@ -1,14 +1,18 @@
 """Polling beside the routes: fresh where the disk is well, bounded where it hangs."""
 
+import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
+from nanwatch_sidecar import http_loop
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.journal_view import POLL_SECONDS, JournalView
 
@@ -16,11 +20,12 @@ from tests.engine import Engine
 
 
 class HangingReader(JournalReader):
-    """A reader whose disk hangs while `hangs` is set."""
+    """A reader whose disk hangs, before or after it has read, while that is set."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.hangs = threading.Event()
+        self.hangs, self.hangs_after = threading.Event(), threading.Event()
+        self.has_read = threading.Event()
         self.goes_on = threading.Event()
         self.polls = 0
 
@@ -29,6 +34,9 @@ class HangingReader(JournalReader):
             self.goes_on.wait(20)
         self.polls += 1
         super().poll()
+        self.has_read.set()
+        if self.hangs_after.is_set():
+            self.goes_on.wait(20)
 
 
 @pytest.fixture
@@ -50,6 +58,23 @@ def test_a_refresh_waits_for_a_poll_that_begins_after_it(view: JournalView, engi
         engine.serve()
         assert view.refresh()
         assert view.sources[0].requests == n
+
+
+def test_a_poll_that_is_under_way_is_not_fresh_enough(
+    view: JournalView, reader: HangingReader, engine: Engine
+) -> None:
+    """A poll may have read before the call what was written since: the next one is waited for."""
+    reader.hangs_after.set()
+    view.start()
+    assert reader.has_read.wait(5)
+    engine.serve()
+    refreshed = threading.Thread(target=view.refresh)
+    refreshed.start()
+    time.sleep(0.1)
+    reader.hangs_after.clear()
+    reader.goes_on.set()
+    refreshed.join(5)
+    assert view.sources[0].requests == 1
 
 
 def test_it_polls_by_itself(view: JournalView, reader: HangingReader) -> None:
@@ -179,3 +204,22 @@ def test_a_rank_that_disagrees_is_judged_while_it_is_followed(
         client = TestClient(create_app(Settings(), view))
         text = client.get("/metrics", params={"name[]": "nanwatch_rank_disagreements_total"}).text
     assert text.splitlines()[-1].endswith(" 1.0")
+
+
+def test_the_server_ends_at_once_though_a_scrape_waits_for_the_disk(
+    view: JournalView, reader: HangingReader
+) -> None:
+    """At its end nobody waits any more: a scrape under way is answered with the last values."""
+    view.refresh()
+    reader.hangs.set()
+    answers: list[int] = []
+    ends_at = time.monotonic() + 0.5
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+        scrape = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=5).status_code))
+        scrape.start()
+        app = create_app(Settings(), view)
+        asyncio.run(http_loop.run(app, listener, lambda: time.monotonic() > ends_at, view.stop))
+    assert time.monotonic() - ends_at < 0.45
+    scrape.join(5)
+    assert answers == [200]
