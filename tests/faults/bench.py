@@ -57,7 +57,11 @@ class Bench:
 
     def counter(self) -> int:
         lines = self.sidecar.get("/metrics").text.splitlines()
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("corrupted_requests_total{"))
+        return sum(
+            int(float(line.rpartition(" ")[2]))
+            for line in lines
+            if line.startswith("corrupted_requests_total{")
+        )
 
     def eventually(self, what: Callable[[], object], seconds: float = HEALS_WITHIN_SECONDS) -> None:
         """Wait until something holds, and say what did not."""

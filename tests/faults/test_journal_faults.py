@@ -132,7 +132,15 @@ def test_a_disk_that_is_read_only_at_the_start(disk: Path) -> None:
         b"x" * 50_000_000,
         b"",
     ],
-    ids=["garbage", "garbage lines", "newer major", "half a line", "a line of 50 MB", "50 MB without an end", "empty"],
+    ids=[
+        "garbage",
+        "garbage lines",
+        "newer major",
+        "half a line",
+        "a line of 50 MB",
+        "50 MB without an end",
+        "empty",
+    ],
 )
 def test_a_file_that_is_not_ours_in_our_place_is_left_alone_or_begun_and_nothing_is_lost(
     journal: Path, content: bytes
@@ -293,9 +301,12 @@ for number, _ in enumerate(sys.stdin):
 
 
 def test_an_engine_that_is_stopped_is_not_active_keeps_its_count_and_goes_on(journal: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _ENGINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as engine, Sidecar(journal) as sidecar:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", _ENGINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as engine,
+        Sidecar(journal) as sidecar,
+    ):
         assert engine.stdin is not None
         assert engine.stdout is not None
 

@@ -17,12 +17,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start p
 
 NOBODY = 65534
 ENGINE_USER = 12345
-_ENGINE = """
-import sys, torch
-from nanwatch import NanProbe
-with NanProbe() as probe:
-    print(probe.observe(torch.full((1, 32), float("nan")), sys.argv[1:]).result(timeout=1))
-"""
 
 
 @pytest.fixture
@@ -38,11 +32,8 @@ def engine(
     journal: Path, request_id: str, user: int = 0, groups: tuple[int, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", _ENGINE, request_id],
+        [*as_user(user, *groups), "tests.faults.one_nan", request_id],
         env={**os.environ, "NANWATCH_JOURNAL": str(journal), **environment},
-        user=user,
-        group=user,
-        extra_groups=list(groups),
         capture_output=True,
         text=True,
         check=False,
@@ -50,9 +41,13 @@ def engine(
     )
 
 
+def as_user(user: int, *groups: int) -> list[str]:
+    return [sys.executable, "-m", "tests.faults.as_user", str(user), ",".join(map(str, groups))]
+
+
 def counted(journal: Path) -> str:
     """Return the counter's line as a sidecar shows it that runs as nobody."""
-    with Sidecar(journal, user=NOBODY) as sidecar:
+    with Sidecar(journal, starter=as_user(NOBODY)) as sidecar:
         assert sidecar.get("/readyz").status_code == 200
         (line,) = (
             line
@@ -104,7 +99,7 @@ def test_a_kubernetes_empty_dir_with_an_fs_group_is_accepted(volume: Path) -> No
 def test_without_the_group_both_sides_say_so(volume: Path) -> None:
     journal = volume / "journal"
     engine(journal, "r1")
-    with Sidecar(journal, user=NOBODY) as sidecar:
+    with Sidecar(journal, starter=as_user(NOBODY)) as sidecar:
         answer = sidecar.get("/readyz")
         assert answer.status_code == 503
         assert "Permission denied" in answer.text

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,10 +16,15 @@ import httpx
 class Sidecar:
     """Starts on entry; ends by SIGTERM, and is killed should that not be enough."""
 
-    def __init__(self, journal: Path, *options: str, **environment: str) -> None:
+    def __init__(
+        self,
+        journal: Path,
+        *options: str,
+        starter: Sequence[str] = (sys.executable, "-m"),
+        **environment: str,
+    ) -> None:
         command = [
-            sys.executable,
-            "-m",
+            *starter,
             "nanwatch_sidecar",
             "--listen",
             "127.0.0.1:0",

@@ -109,29 +109,41 @@ class Followed:
         self._skipping, self.skipped_lines, self.refused = False, 0, None
 
     def _read_on(self) -> Iterator[list[bytes]]:
-        offset, rest = self.offset, b""
+        offset, begun = self.offset, bytearray()  # grown in place: a line of 50 MB is not copied 200 times
         while self.refused is None and (chunk := os.pread(self.descriptor, _CHUNK_BYTES, offset)):
             offset += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
+            begun += chunk
+            lines = _cut_whole_lines(begun, len(begun) - len(chunk))
             if self._skipping and lines:
                 self._skipping = False
                 del lines[0]  # the end of a line whose beginning was thrown away
             yield lines
-            rest = self._bounded(rest)
-            self.offset = offset - len(rest)
+            if self._is_too_long(len(begun)):
+                begun.clear()
+            self.offset = offset - len(begun)
 
-    def _bounded(self, rest: bytes) -> bytes:
-        """Return the begun line to go on with, or nothing of one that is too long to be ours."""
+    def _is_too_long(self, begun_bytes: int) -> bool:
+        """Say whether a begun line cannot be ours, and is thrown away as it comes."""
         if self._skipping:
-            return b""
-        if self.head.file is None and len(rest) > MOST_FIRST_LINE_BYTES:
+            return True
+        if self.head.file is None and begun_bytes > MOST_FIRST_LINE_BYTES:
             self.refused = f"the first line is not nanwatch's: it has more than {MOST_FIRST_LINE_BYTES} bytes"
-            return b""
-        if len(rest) > MOST_LINE_BYTES:
+            return True
+        if begun_bytes > MOST_LINE_BYTES:
             self._skipping = True
             self.skipped_lines += 1
-            return b""
-        return rest
+            return True
+        return False
+
+
+def _cut_whole_lines(begun: bytearray, looked_at: int) -> list[bytes]:
+    """Take the whole lines out of `begun`, whose first `looked_at` bytes hold no newline."""
+    end = begun.rfind(b"\n", looked_at)
+    if end < 0:
+        return []
+    lines = bytes(begun[:end]).split(b"\n")
+    del begun[: end + 1]
+    return lines
 
 
 def _refuse_unless_regular(found: os.stat_result) -> None:

@@ -20,6 +20,8 @@ from .followed import Followed
 from .line import LineError, ReportLine, StartLine, decode
 from .source import Source
 
+_GROUP_HINT = "; NANWATCH_JOURNAL_GROUP, set for the engine, names a group that may read it"
+
 
 class JournalReader:
     """Follows the files of one journal folder.
@@ -71,7 +73,8 @@ class JournalReader:
             with os.scandir(self.folder) as entries:
                 listed = {self.folder / entry.name for entry in entries if entry.name.endswith(SUFFIX)}
         except OSError as error:
-            problems[self.folder] = f"the journal folder cannot be read: {error.strerror}"
+            hint = _GROUP_HINT if isinstance(error, PermissionError) else ""
+            problems[self.folder] = f"the journal folder cannot be read: {error.strerror}{hint}"
             listed = set()
         return sorted(listed | set(self._files))
 
