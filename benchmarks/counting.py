@@ -15,9 +15,9 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
-from nanwatch.counting import count_nans_per_row
 
 from benchmarks.measure import AtLeast, AtMost, Line, print_table, take_turns
+from nanwatch.counting import count_nans_per_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

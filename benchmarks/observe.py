@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
-from nanwatch import NanProbe
 
 from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
+from nanwatch import NanProbe
 
 ROUNDS, CALLS = 60, 20
 AT_R_1 = AtMost(20)

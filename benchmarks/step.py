@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from nanwatch import NanProbe
 
 from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
+from nanwatch import NanProbe
 
 STEP_SECONDS = 0.002
 STEPS_PER_BLOCK = 60

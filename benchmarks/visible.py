@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from nanwatch import NanProbe
 
 from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
+from nanwatch import NanProbe
 
 REQUESTS = 300
 GOAL_MILLISECONDS = AtMost(20)

@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from nanwatch.journal.clock import boot_ns, clock_domain
 from nanwatch.journal.folder import Folder
-from nanwatch.journal.line import CorruptedRequest, Labels, StartLine, Totals
+from nanwatch.journal.line import CorruptedRequest, Labels, StartLine
+from nanwatch.journal.totals import Totals
 from nanwatch.journal.writer import JournalWriter
 
 LABELS = Labels(

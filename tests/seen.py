@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanwatch.journal.line import CorruptedRequest, Totals
+from nanwatch.journal.line import CorruptedRequest
 from nanwatch.journal.reader import JournalReader
+from nanwatch.journal.totals import Totals
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+
 from nanwatch import cli, demo
 from nanwatch.demo import service as demo_service
 from nanwatch.demo.pace import Pace

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from nanwatch import NanLogitsError, NanProbe
 from torch import Tensor
 
+from nanwatch import NanLogitsError, NanProbe
 from tests.seen import Seen, read
 
 V = 32

@@ -10,6 +10,7 @@ from .settings import SettingsError
 USAGE = 2
 
 _COMMANDS = {
+    "run": ("nanwatch.run", "run a program with nanwatch switched on, and end it when it must end"),
     "sidecar": ("nanwatch_sidecar.server", "serve the journal's counters on /metrics"),
     "status": ("nanwatch.status", "print the journal's path, sources and totals"),
     "demo": ("nanwatch.demo", "watch a real model go bad, and nanwatch say so"),

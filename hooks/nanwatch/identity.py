@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from .journal.clock import boot_ns, clock_domain
-from .journal.line import Labels, StartLine, Totals
+from .journal.line import Labels, StartLine
+from .journal.totals import Totals
 
 _lives: Counter[tuple[str, Labels]] = Counter()
 
 
-def start_line(
-    labels: Labels, given_life: str | None, *, device: Any, counting: bool, fail_fast: bool
+def start_line(  # noqa: PLR0913  each says one thing of its own about how a life begins
+    labels: Labels, given_life: str | None, *, device: Any, counting: bool, fail_fast: bool, run: str = ""
 ) -> StartLine:
     """Return how this life of a source begins.
 
@@ -39,6 +40,7 @@ def start_line(
         totals=Totals(),
         counting=counting,
         fail_fast=fail_fast,
+        run=run,
     )
 
 

@@ -6,7 +6,8 @@ Pure: it knows neither threads nor files. One thread calls it, the recorder's.
 from dataclasses import dataclass, field
 
 from .attribution import Charges
-from .journal.line import CorruptedRequest, Totals
+from .journal.line import CorruptedRequest
+from .journal.totals import Totals
 from .lifetimes import Lifetimes, Sighting
 from .observation import Step
 from .watcher import Finish, Landed

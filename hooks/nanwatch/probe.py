@@ -19,7 +19,8 @@ from .attribution import Layout, check_ids
 from .counting import count_nans_per_row
 from .failfast import NanLogitsError
 from .journal.folder import Folder, default_folder
-from .journal.line import DROP_REASONS, Labels
+from .journal.line import Labels
+from .journal.totals import DROP_REASONS
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
@@ -267,6 +268,7 @@ class NanProbe:
                 device=self._device,
                 counting=self._counting,
                 fail_fast=self._fail_fast,
+                run=self._settings.run_id,
             )
             folder = Folder(
                 self._settings.journal or default_folder(writing=True), self._settings.journal_group

@@ -54,6 +54,7 @@ class Settings:
     health_window_seconds: float = 60.0
     health_requests: int = 1
     health_ratio: float = 0.0
+    run_id: str = ""  # set by `nanwatch run` for what it starts
 
     @property
     def fail_fast(self) -> bool:
@@ -144,6 +145,7 @@ _VARIABLES = {
         "health_window_seconds", window_seconds, f"a number of seconds from 1 to {LONGEST_WINDOW_SECONDS:.0f}"
     ),
     "NANWATCH_HEALTH_REQUESTS": _Variable("health_requests", request_count, "a whole number from 1"),
+    "NANWATCH_RUN_ID": _Variable("run_id", _text, "an id that is not empty; `nanwatch run` sets it"),
     "NANWATCH_HEALTH_RATIO": _Variable("health_ratio", ratio, "a number from 0 to 1"),
 }
 

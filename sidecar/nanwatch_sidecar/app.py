@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from nanwatch.settings import Settings
 from prometheus_client import disable_created_metrics
 from prometheus_client.registry import CollectorRegistry
+
+from nanwatch.settings import Settings
 
 from . import models
 from .exposition import render

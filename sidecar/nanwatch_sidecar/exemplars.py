@@ -8,8 +8,9 @@ Source: OpenMetrics 1.0, "Exemplars".
 import re
 from collections.abc import Iterable
 
-from nanwatch.journal.source import Source
 from prometheus_client.samples import Exemplar
+
+from nanwatch.journal.source import Source
 
 LABEL = "request_id"
 MOST_CODE_POINTS = 128

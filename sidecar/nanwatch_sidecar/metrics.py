@@ -7,8 +7,6 @@ Sources of equal labels are summed; totals of the dead stay in the sums, so that
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from nanwatch.journal.line import DELAY_BOUNDS_SECONDS, DROP_REASONS
-from nanwatch.journal.source import Source
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -17,6 +15,9 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from nanwatch.journal.source import Source
+from nanwatch.journal.totals import DELAY_BOUNDS_SECONDS, DROP_REASONS
 
 from .exemplars import newest_exemplar
 from .journal_view import JournalView

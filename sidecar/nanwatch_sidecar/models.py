@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Annotated
 
+from pydantic import BaseModel, Field
+
 from nanwatch.journal.line import CorruptedRequest
 from nanwatch.journal.source import Source
-from pydantic import BaseModel, Field
 
 from .text import valid_text
 

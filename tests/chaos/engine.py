@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import torch
+
 from nanwatch import NanLogitsError, NanProbe
 
 V = 32

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import nanwatch
 import pytest
 import torch
+from torch import Tensor, nn
+
+import nanwatch
 from nanwatch import NanLogitsError, NanProbe
 from nanwatch.engines.handle import Watch
 from nanwatch.engines.made_up_ids import made_up_ids
-from torch import Tensor, nn
-
 from tests.engines.written import Written
 
 NAN = float("nan")

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nanwatch import NanProbe
-from nanwatch.journal.line import CorruptedRequest, Totals
+from nanwatch.journal.line import CorruptedRequest
 from nanwatch.journal.reader import JournalReader
+from nanwatch.journal.totals import Totals
 
 
 class Report(NamedTuple):

@@ -30,6 +30,7 @@ def _import_everything() -> None:
     import torch
     import uvicorn
     from fastapi.testclient import TestClient
+
     from nanwatch import NanProbe
     from nanwatch.journal.reader import JournalReader
     from nanwatch.settings import Settings

@@ -1,4 +1,4 @@
-"""A probe, a real sidecar and a fault between them; what the engine logs and what its steps cost meanwhile."""
+"""A probe, a real sidecar and a fault between them; what is logged, and what steps cost meanwhile."""
 
 import logging
 import statistics
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from nanwatch import NanProbe
 
+from nanwatch import NanProbe
 from tests.seen import Seen, read
 from tests.sidecar.running import Sidecar
 

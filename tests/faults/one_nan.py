@@ -3,6 +3,7 @@
 import sys
 
 import torch
+
 from nanwatch import NanProbe
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from nanwatch import NanProbe
 from nanwatch.journal.claim import slot_of
-
 from tests.faults.bench import Bench, bench, can_mount, small_disk
 from tests.sidecar.running import Sidecar
 
@@ -252,6 +252,11 @@ def test_a_journal_that_is_harmed_under_both_halves_heals_from_memory(
         assert engine.log == []
 
 
+def plant_and_look(engine: Bench) -> list[str]:
+    engine.plant()
+    return engine.log
+
+
 def test_a_full_disk_is_one_line_and_everything_is_written_once_there_is_room(
     disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +267,7 @@ def test_a_full_disk_is_one_line_and_everything_is_written_once_there_is_room(
             with suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
-            engine.eventually(lambda: engine.plant() or engine.log)
+            engine.eventually(lambda: plant_and_look(engine))
             return filler.unlink
 
         run_through(engine, fill, capsys)
@@ -307,12 +312,13 @@ def test_an_engine_that_is_stopped_is_not_active_keeps_its_count_and_goes_on(jou
         ) as engine,
         Sidecar(journal) as sidecar,
     ):
-        assert engine.stdin is not None
-        assert engine.stdout is not None
+        said_to, heard_from = engine.stdin, engine.stdout
+        assert said_to is not None
+        assert heard_from is not None
 
         def corrupt_one() -> None:
-            print("go", file=engine.stdin, flush=True)
-            engine.stdout.readline()
+            print("go", file=said_to, flush=True)
+            heard_from.readline()
 
         corrupt_one()
         assert _metric(sidecar, "nanwatch_hook_active") == 1
@@ -324,7 +330,7 @@ def test_an_engine_that_is_stopped_is_not_active_keeps_its_count_and_goes_on(jou
         corrupt_one()
         assert _metric(sidecar, "corrupted_requests_total") == 2
         assert _metric(sidecar, "nanwatch_hook_active") == 1
-        engine.stdin.close()
+        said_to.close()
 
 
 def _metric(sidecar: Sidecar, name: str) -> float:

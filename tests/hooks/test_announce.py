@@ -1,6 +1,7 @@
 """The warning in the engine's log."""
 
 import pytest
+
 from nanwatch.announce import EVERY_SECONDS, Announcer
 from nanwatch.journal.line import CorruptedRequest
 

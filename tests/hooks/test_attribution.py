@@ -6,6 +6,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nanwatch.attribution import Charge, Charges, Layout, attribute, check_ids, nans_to_dict
 
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nanwatch import counting
-from nanwatch.counting import count_nans_per_row
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from nanwatch import counting
+from nanwatch.counting import count_nans_per_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

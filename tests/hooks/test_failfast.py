@@ -4,6 +4,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 
 import pytest
+
 from nanwatch import NanLogitsError, raise_if_nan_logits
 
 

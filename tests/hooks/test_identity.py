@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from nanwatch import identity
 from nanwatch.journal.line import Labels
 

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nanwatch.lifetimes import Lifetimes, Sighting
 
 AT = Sighting(step=1, wall_seconds=10.0, boot_ns=20)

@@ -5,11 +5,11 @@ import time
 
 import pytest
 import torch
+
 from nanwatch import NanLogitsError, Observation
 from nanwatch.attribution import Layout
 from nanwatch.observation import Step
 from nanwatch.readback import Slot, SlotPool
-
 from tests.hooks.slow_copy import SlowCopy
 
 

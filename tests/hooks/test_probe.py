@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from nanwatch import NanLogitsError, NanProbe, Observation
 from nanwatch.settings import SettingsError
-
 from tests.seen import read
 
 

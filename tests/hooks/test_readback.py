@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 import torch
-from nanwatch.readback import HostCounts, Slot, SlotPool, counts_of, is_clean
 
+from nanwatch.readback import HostCounts, Slot, SlotPool, counts_of, is_clean
 from tests.hooks.slow_copy import SlowCopy
 
 

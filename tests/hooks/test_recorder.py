@@ -6,18 +6,19 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+
 from nanwatch import recorder as recorder_module
 from nanwatch.attribution import Charge, Charges, Layout
 from nanwatch.journal.clock import clock_domain
 from nanwatch.journal.folder import Folder
-from nanwatch.journal.line import Labels, StartLine, Totals
+from nanwatch.journal.line import Labels, StartLine
+from nanwatch.journal.totals import Totals
 from nanwatch.journal.writer import JournalWriter
 from nanwatch.ledger import Ledger
 from nanwatch.lifetimes import Lifetimes
 from nanwatch.observation import Step
 from nanwatch.recorder import Recorder
 from nanwatch.watcher import Finish, Landed
-
 from tests.seen import read
 
 START = StartLine("life", 1, "", {}, clock_domain(), 0, 0.0, Totals())

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+
 from nanwatch.settings import OnNan, Settings, SettingsError
 
 
@@ -78,6 +79,11 @@ WRONG = [
         "NANWATCH_MODEL_NAME",
         "",
         "NANWATCH_MODEL_NAME='' is not understood: it takes a name that is not empty",
+    ),
+    (
+        "NANWATCH_RUN_ID",
+        "",
+        "NANWATCH_RUN_ID='' is not understood: it takes an id that is not empty; `nanwatch run` sets it",
     ),
     ("NANWATCH_REPLICA", "", "NANWATCH_REPLICA='' is not understood: it takes a name that is not empty"),
     ("NANWATCH_LISTEN", "8080", f"NANWATCH_LISTEN='8080' is not understood: {_ADDRESS}"),

@@ -5,11 +5,11 @@ import time
 from collections import deque
 
 import torch
+
 from nanwatch.attribution import Layout
 from nanwatch.observation import Step
 from nanwatch.readback import Slot, SlotPool
 from nanwatch.watcher import LOST_SECONDS, PARK_AFTER_SECONDS, Finish, Landed, Watcher
-
 from tests.hooks.slow_copy import SlowCopy
 
 

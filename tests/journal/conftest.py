@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nanwatch.journal import writer
 
+from nanwatch.journal import writer
 from tests.journal.dying import Process
 
 

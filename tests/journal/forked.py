@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+CHILD_SECONDS = 20
+
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
 
@@ -27,6 +29,7 @@ def in_child(work: Callable[[], Any], user: User | None = None) -> Any:
     pid = os.fork()
     if pid == 0:
         os.close(reading)
+        signal.alarm(CHILD_SECONDS)  # a child that hangs is killed
         status = 1
         try:
             _become(user)

@@ -7,24 +7,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nanwatch.journal import claim as claim_module
 from nanwatch.journal import descriptors
 from nanwatch.journal.claim import Claim, claim, slot_of
 from nanwatch.journal.folder import Folder
-from nanwatch.journal.line import (
-    FileLine,
-    Labels,
-    ReportLine,
-    Totals,
-    encode_file,
-    encode_report,
-    encode_start,
-)
-
+from nanwatch.journal.line import FileLine, Labels, ReportLine, encode_file, encode_report, encode_start
+from nanwatch.journal.totals import Totals
 from tests.engine import LABELS, Engine, labels, start_line
 from tests.journal.dying import Action, Process, fail
 from tests.journal.forked import User, in_child, only_root
@@ -326,17 +320,28 @@ def test_a_mount_that_gives_files_to_another_user_is_refused(folder: Folder, pro
 def test_an_unreadable_file_is_passed_over_at_a_start(folder: Folder, process: Process) -> None:
     """A bad sector must not keep a source from counting."""
     k_path(folder).write_bytes(DEAD)
-    process.always["pread"] = _once(fail(errno.EIO))
+    process.always["pread"] = _at(1, fail(errno.EIO))
     assert k_of(claim_in(process, folder)) == "-1.jsonl"
     assert k_path(folder).read_bytes() == DEAD
 
 
-def _once(action: Action) -> Action:
-    actions = iter([action])
+def test_a_file_that_cannot_be_opened_is_passed_over_at_a_start(folder: Folder, process: Process) -> None:
+    """... and not in healing, for the same reason as below."""
+    k_path(folder).write_bytes(DEAD)
+    first_is_there = 2  # the open that makes a file finds one, and the next opens it
+    process.always["open"] = _at(first_is_there, fail(errno.EIO))
+    assert k_of(claim_in(process, folder)) == "-1.jsonl"
+    process.always["open"] = _at(first_is_there, fail(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        claim_in(process, folder, only_file_id="dead", was_locked=True)
+
+
+def _at(number: int, action: Action) -> Action:
+    """Do this at the so-manieth call, and let all others through."""
+    calls = count(1)
 
     def chosen(real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        now = next(actions, None)
-        return now(real, arguments) if now else real(*arguments)
+        return action(real, arguments) if next(calls) == number else real(*arguments)
 
     return chosen
 
@@ -357,6 +362,13 @@ def test_healing_takes_our_own_file_or_a_new_one(folder: Folder) -> None:
     assert k_of(claim(folder, LABELS, only_file_id="dead")) == "-1.jsonl"
     assert k_of(claim(folder, LABELS, only_file_id="lost")) == "-2.jsonl"
     assert k_of(claim(folder, LABELS)) == "-0.jsonl"
+
+
+@pytest.mark.parametrize("put", OBSTACLES.values(), ids=OBSTACLES)
+def test_healing_passes_over_what_cannot_be_our_own(folder: Folder, put: Callable[[Path], object]) -> None:
+    """The same that a start passes over."""
+    put(k_path(folder))
+    assert k_of(claim(folder, LABELS, only_file_id="lost")) == "-1.jsonl"
 
 
 def test_healing_waits_where_locks_have_gone(folder: Folder, process: Process) -> None:

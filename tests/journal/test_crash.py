@@ -42,7 +42,7 @@ LAST = "c1"  # what the life after the deaths does
 
 # What dies twice: a first life, and one that goes on with its file. The numbers say how many
 # combinations there are at least: were it fewer, something would be left out.
-FIRST = {"11f1": 610, "1111": 610, "1T1": 400, "1G1": 400, "1D1": 420, "1R1": 550, "1F1": 420, "1M1B1": 730}
+FIRST = {"11f1": 610, "1111": 610, "1T1": 400, "1D1": 420, "1R1": 550, "1M1B1": 730}
 SECOND = ("111", "1D1")
 TWO_FAILURES = {"11": 540, "1111": 910, "1D1": 790}
 FAILURE_THEN_DEATH = {"11": 250, "1111": 520, "1D1": 360}

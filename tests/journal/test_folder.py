@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from nanwatch.journal import folder as folder_module
 from nanwatch.journal.folder import Folder, FolderError, default_folder, is_at
-from nanwatch.journal.line import Totals
+from nanwatch.journal.totals import Totals
 from nanwatch.journal.writer import JournalWriter
-
 from tests.engine import LABELS, Engine, start_line
 from tests.journal.forked import User, in_child, only_root, refusal
 
@@ -275,6 +275,8 @@ def test_the_default_depends_on_what_this_process_may_do(run_folder: Path) -> No
     assert in_child(chosen, SOMEBODY) == ["/tmp/nanwatch-40000", str(run_folder)]  # noqa: S108
     own(run_folder, 0, GROUP, 0o2770)
     assert in_child(chosen, SOMEBODY) == [str(run_folder)] * 2
+    own(run_folder, 40_009, 40_009, 0o777)  # another user's is never written to
+    assert in_child(chosen, SOMEBODY) == ["/tmp/nanwatch-40000", str(run_folder)]  # noqa: S108
     own(run_folder, 0, 0, 0o700)
     assert in_child(chosen, SOMEBODY) == ["/tmp/nanwatch-40000"] * 2  # noqa: S108
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nanwatch.journal.folder import Folder
-from nanwatch.journal.line import LineError, StartLine, Totals
-from nanwatch.journal.reader import JournalReader
-from nanwatch.journal.writer import JournalWriter
 
+from nanwatch.journal.folder import Folder
+from nanwatch.journal.line import LineError, StartLine
+from nanwatch.journal.reader import JournalReader
+from nanwatch.journal.totals import Totals
+from nanwatch.journal.writer import JournalWriter
 from tests.engine import LABELS, Engine, corrupted, start_line
 from tests.journal.dying import Process, come_short, fail
 from tests.journal.forked import only_root
@@ -119,6 +120,19 @@ def test_memory_is_bounded_while_nothing_can_be_written(journal: Path, process: 
     ids = told(life.writer.path)
     assert ids[0] == "request-0"
     assert ids[-1] == "request-99999"
+
+
+def test_memory_is_bounded_while_nothing_is_even_tried(journal: Path) -> None:
+    """A disk that hangs holds the recorder's thread; what it is then handed at once is bounded too."""
+    engine = Engine(journal)
+    for n in range(50_000):
+        engine.writer.put(corrupted(f"request-{n}", finished=True))
+    assert engine.writer.unsaved <= 30_001
+    engine.totals.corrupted_requests = 50_000
+    engine.write()
+    assert folded(path_of(engine)).totals.corrupted_requests == 50_000
+    assert folded(path_of(engine)).totals.dropped_entries >= 20_000 - 1
+    engine.die()
 
 
 def test_a_request_that_is_kept_is_not_counted_as_dropped(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nanwatch.journal.reader import JournalReader
 
+from nanwatch.journal.reader import JournalReader
 from tests.engine import Engine
 from tests.journal.dying import Process
 from tests.journal.told import folded, is_free, path_of, told

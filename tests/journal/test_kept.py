@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nanwatch.journal.kept import FIRST, LIVE, LIVES, NEWEST, Kept, Key
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nanwatch.journal import line as line_module
+from nanwatch.journal.decoding import decode
 from nanwatch.journal.line import (
-    DELAY_BOUNDS_SECONDS,
     FILE_LINE_BEGINS,
     VERSION,
     CorruptedRequest,
@@ -19,15 +20,13 @@ from nanwatch.journal.line import (
     LineError,
     ReportLine,
     StartLine,
-    Totals,
     VersionError,
-    decode,
     encode_corrupted,
     encode_file,
     encode_report,
     encode_start,
 )
-
+from nanwatch.journal.totals import DELAY_BOUNDS_SECONDS, Totals
 from tests.engine import LABELS, corrupted, start_line
 
 MOST = (1 << 63) - 1

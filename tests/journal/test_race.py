@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nanwatch.journal.fold import Fold
 
+from nanwatch.journal.fold import Fold
 from tests.journal.dying import Process
 from tests.journal.truth import Life, Truth
 from tests.journal.turns import Actor, play

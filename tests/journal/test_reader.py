@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from nanwatch.journal import followed
 from nanwatch.journal import reader as reader_module
 from nanwatch.journal.clock import boot_ns
@@ -16,14 +17,13 @@ from nanwatch.journal.line import (
     MOST_LINE_BYTES,
     FileLine,
     ReportLine,
-    Totals,
     encode_file,
     encode_report,
     encode_start,
 )
 from nanwatch.journal.reader import JournalReader
 from nanwatch.journal.source import Source
-
+from nanwatch.journal.totals import Totals
 from tests.engine import LABELS, Engine, start_line
 
 

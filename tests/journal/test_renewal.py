@@ -5,9 +5,9 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from nanwatch.journal.line import CorruptedRequest, encode_corrupted
 from nanwatch.journal.reader import JournalReader
-
 from tests.engine import Engine, corrupted
 from tests.journal.dying import Process, fail
 from tests.journal.told import folded, is_free, lines, open_in, path_of, told

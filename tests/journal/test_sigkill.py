@@ -1,5 +1,6 @@
 """Real processes, killed at random while they write: what a commit returned for is there."""
 
+import os
 import random
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from nanwatch.journal.reader import JournalReader
 
-ROUNDS, AT_ONCE = 12, 2
+ROUNDS, AT_ONCE = 16, 2
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +25,7 @@ class Victim:
     def listen(self) -> None:
         """Take what it says of the commits that returned; the first one is its start."""
         assert self._process.stdout is not None
-        self.committed += len(self._process.stdout.read1(1))
+        self.committed += len(os.read(self._process.stdout.fileno(), 1))
 
     def kill(self) -> None:
         """Kill it, and take all that it has said."""
@@ -60,6 +61,8 @@ def test_kills_at_random_under_load(tmp_path: Path) -> None:
             deaths += 1
         assert committed <= total_of(reader) <= committed + deaths  # the last line of each may be written
     assert reader.problems == ()
+    keys = [key for source in reader.sources for key, _ in source.corrupted.items()]
+    assert len(keys) == len(set(keys)) == total_of(reader)
     assert len(reader.sources) == len(list(folder.glob("*.jsonl"))) == AT_ONCE
     assert committed > 50 * ROUNDS
     reader.close()

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from nanwatch.journal.kept import NEWEST
-from nanwatch.journal.line import CorruptedRequest, ReportLine, StartLine, Totals
-from nanwatch.journal.source import FRESH_SECONDS, HISTORY_SECONDS, Source
 
+from nanwatch.journal.kept import NEWEST
+from nanwatch.journal.line import CorruptedRequest, ReportLine, StartLine
+from nanwatch.journal.source import FRESH_SECONDS, HISTORY_SECONDS, Source
+from nanwatch.journal.totals import Totals
 from tests.engine import LABELS, corrupted, start_line
 
 OFFSET = -1000.0  # boot second 1000 is second 0 of the reader's clock

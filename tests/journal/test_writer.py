@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from nanwatch.journal.clock import boot_ns
 from nanwatch.journal.folder import Folder
-from nanwatch.journal.line import FileLine, StartLine, Totals
+from nanwatch.journal.line import FileLine, StartLine
 from nanwatch.journal.reader import JournalReader
+from nanwatch.journal.totals import Totals
 from nanwatch.journal.writer import JournalWriter
-
 from tests.engine import LABELS, Engine, corrupted, start_line
 from tests.journal.dying import Process, fail
 from tests.journal.told import folded, is_free, lines, path_of, told

@@ -4,9 +4,8 @@ import fcntl
 from pathlib import Path
 from typing import Any
 
+from nanwatch.journal.decoding import decode
 from nanwatch.journal.fold import Fold
-from nanwatch.journal.line import decode
-
 from tests.engine import Engine
 
 

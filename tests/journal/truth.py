@@ -16,7 +16,6 @@ from typing import Any
 
 from nanwatch.journal.fold import Fold
 from nanwatch.journal.reader import JournalReader
-
 from tests.engine import LABELS
 from tests.journal.dying import Process
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.journal_view import JournalView
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.engine import Engine
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from nanwatch_sidecar.landing import LINKS
 
+from nanwatch_sidecar.landing import LINKS
 from tests.engine import Engine
 
 LIST = "/v1/corrupted-requests"

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nanwatch.journal.kept import NEWEST
 from nanwatch.journal.reader import JournalReader
 from nanwatch.journal.source import Source
 from nanwatch_sidecar.disagreement import RIPE_SECONDS, RIPE_WHEN_FINISHED_SECONDS, Disagreements
-
 from tests.engine import Engine
 
 REPLICA = ("llama", "0", "torch", "0")

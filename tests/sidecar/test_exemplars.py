@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 from fastapi.testclient import TestClient
-from nanwatch_sidecar.exemplars import LABEL, MOST_CODE_POINTS
 
+from nanwatch_sidecar.exemplars import LABEL, MOST_CODE_POINTS
 from tests.engine import Engine
 
 

@@ -1,6 +1,7 @@
 """When a sidecar ends because of NaN."""
 
 import pytest
+
 from nanwatch_sidecar.exit_on_nan import SECONDS, ExitOnNan
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.journal_view import JournalView
-
 from tests.engine import Engine
 from tests.tools import lint_metrics
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
 from nanwatch.journal.clock import boot_ns
-from nanwatch.journal.line import ReportLine, Totals
+from nanwatch.journal.line import ReportLine
 from nanwatch.journal.reader import JournalReader
 from nanwatch.journal.source import Source
+from nanwatch.journal.totals import Totals
 from nanwatch.settings import Settings
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.health import Limits, numeric_health
 from nanwatch_sidecar.journal_view import JournalView
-
 from tests.engine import Engine, corrupted, labels, start_line
 
 

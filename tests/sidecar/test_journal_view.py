@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
 from nanwatch_sidecar import http_loop
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.journal_view import POLL_SECONDS, JournalView
-
 from tests.engine import Engine
 
 

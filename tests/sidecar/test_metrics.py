@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from nanwatch.journal.line import DROP_REASONS, Totals
+from prometheus_client.parser import text_string_to_metric_families
+
 from nanwatch.journal.reader import JournalReader
+from nanwatch.journal.totals import DROP_REASONS, Totals
 from nanwatch.settings import OnNan, Settings
 from nanwatch_sidecar import metrics
 from nanwatch_sidecar.app import create_app
 from nanwatch_sidecar.journal_view import JournalView
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.engine import Engine
 
 from .conftest import Metrics, parse

@@ -6,8 +6,10 @@ A line that does not parse is skipped; a first line that does not parse makes th
 
 from dataclasses import dataclass, field
 
+from .decoding import decode
 from .kept import Kept
-from .line import CorruptedRequest, FileLine, LineError, ReportLine, StartLine, Totals, VersionError, decode
+from .line import CorruptedRequest, FileLine, LineError, ReportLine, StartLine, VersionError
+from .totals import Totals
 
 
 class ForeignFileError(LineError):

@@ -23,12 +23,12 @@ from .line import (
     Labels,
     ReportLine,
     StartLine,
-    Totals,
     encode_corrupted,
     encode_file,
     encode_report,
     encode_start,
 )
+from .totals import Totals
 
 
 class Memory:

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from .clock import boot_ns, clock_domain
+from .decoding import decode
 from .folder import SUFFIX
 from .followed import Followed
-from .line import LineError, ReportLine, StartLine, decode
+from .line import LineError, ReportLine, StartLine
 from .source import Source
 
 _GROUP_HINT = "; NANWATCH_JOURNAL_GROUP, set for the engine, names a group that may read it"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .kept import NEWEST, Kept
-from .line import CorruptedRequest, Labels, ReportLine, StartLine, Totals
+from .line import CorruptedRequest, Labels, ReportLine, StartLine
+from .totals import Totals
 
 FRESH_SECONDS = 10.0
 HISTORY_SECONDS = 3600.0  # the longest window that health can look back over

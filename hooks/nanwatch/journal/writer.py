@@ -21,8 +21,9 @@ from pathlib import Path
 from .claim import claim
 from .folder import Folder
 from .held import HeldFile, Look
-from .line import CorruptedRequest, Labels, StartLine, Totals
+from .line import CorruptedRequest, Labels, StartLine
 from .memory import Memory
+from .totals import Totals
 
 RENEW_PAST_BYTES = 1_000_000
 RENEW_RETRY_SECONDS = 5.0

@@ -13,6 +13,7 @@ class TripWatch:
     def __init__(self, settings: Settings, run_id: str) -> None:
         self._reader = JournalReader(settings.journal or default_folder(writing=True))
         self._run_id = run_id
+        self._known: dict[str, int] = {}  # corrupted requests seen so far, by file id
         self.tripped = False
         self.corrupted: dict[str, None] = {}
 
@@ -24,6 +25,9 @@ class TripWatch:
                 continue
             before = source.start.totals.fail_fast_trips
             self.tripped |= source.totals.fail_fast_trips > before
+            if source.totals.corrupted_requests == self._known.get(source.file):
+                continue
+            self._known[source.file] = source.totals.corrupted_requests
             self.corrupted.update(
                 (request.request_id, None)
                 for request in source.corrupted.values()

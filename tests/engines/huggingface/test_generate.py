@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import nanwatch
 import pytest
 import torch
-from nanwatch import NanLogitsError, NanProbe
-from nanwatch.engines.handle import Watch
-from nanwatch.engines.huggingface.replaced_method import ReplacedMethod
 from torch import Tensor, nn
 from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
+import nanwatch
+from nanwatch import NanLogitsError, NanProbe
+from nanwatch.engines.handle import Watch
+from nanwatch.engines.huggingface.replaced_method import ReplacedMethod
 from tests.engines.huggingface.tiny import EOS, LIKED, PAD, POISON, Plan, V, following, prompts, tiny_llama
 from tests.engines.written import Written
 
