@@ -9,10 +9,7 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,8 +17,8 @@ from pathlib import Path
 
 from tests.chaos import engine
 from tests.seen import read
+from tests.sidecar.running import Sidecar
 
-_LISTENS = re.compile(r"127\.0\.0\.1:(\d+)")
 _COUNTER = re.compile(r"^corrupted_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -47,36 +44,6 @@ class Tally:
         )
 
 
-class Sidecar:
-    """A real sidecar in a process of its own."""
-
-    def __init__(self, journal: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "nanwatch_sidecar",
-            "--listen",
-            "127.0.0.1:0",
-            "--journal",
-            str(journal),
-        ]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        self.port = next(int(found[1]) for line in self._process.stderr if (found := _LISTENS.search(line)))
-
-    def counter(self) -> int:
-        """Return corrupted_requests_total as a scrape shows it, 0 where there is no series yet."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            found = _COUNTER.search(answer.read().decode())
-        return int(float(found[1])) if found else 0
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-
-
 def run_rounds(folder: Path, rounds: int, seed: int) -> Tally:
     """Run and check `rounds` rounds in a journal under `folder`."""
     ordeal = Ordeal(folder, seed)
@@ -84,7 +51,7 @@ def run_rounds(folder: Path, rounds: int, seed: int) -> Tally:
         for number in range(rounds):
             ordeal.round(number)
     finally:
-        ordeal.sidecar.kill()
+        _kill(ordeal.sidecar)
     return ordeal.tally
 
 
@@ -115,13 +82,13 @@ class Ordeal:
         self._check(number, home, before)
 
     def _kill_sidecar(self) -> None:
-        self.sidecar.kill()
+        _kill(self.sidecar)
         self.tally.sidecar_kills += 1
         time.sleep(self._choose.uniform(0, 0.2))
         self.sidecar = Sidecar(self._journal)
 
     def _check(self, number: int, home: Path, before: int) -> None:
-        seen, counter = read(self._journal), self.sidecar.counter()
+        seen, counter = read(self._journal), _counter(self.sidecar)
         observed, returned = (_diary(home / kind) for kind in ("observed", "returned"))
         written = [r.request_id for r in seen.requests if r.request_id.startswith(f"round{number}-")]
         promises = {
@@ -159,3 +126,15 @@ def _forked_engine(home: Path, name: str, seed: int, *, fail_fast: bool) -> Iter
 def _diary(path: Path) -> set[str]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return set(text[: text.rfind("\n") + 1].split())
+
+
+def _counter(sidecar: Sidecar) -> int:
+    """Return corrupted_requests_total as a scrape shows it, 0 where there is no series yet."""
+    found = _COUNTER.search(sidecar.get("/metrics").text)
+    return int(float(found[1])) if found else 0
+
+
+def _kill(sidecar: Sidecar) -> None:
+    sidecar.process.kill()
+    with sidecar:
+        sidecar.wait(10)
