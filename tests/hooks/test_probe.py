@@ -243,6 +243,29 @@ def test_fail_fast_is_off_unless_it_is_asked_for(journal: Path) -> None:
         assert probe.observe(logits(1, {0: 1}), ["a"]).result() == {"a": 1}
 
 
+def test_two_probes_do_not_raise_for_each_other(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with NanProbe() as watching:
+        monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
+        with NanProbe() as strict:
+            assert watching.observe(logits(1, {0: 1}), ["a"]).result() == {"a": 1}
+            assert strict.observe(logits(1), ["b"]).result() == {"b": 0}
+            with pytest.raises(NanLogitsError, match="'c'"):
+                strict.observe(logits(1, {0: 1}), ["c"])
+            assert watching.observe(logits(1), ["d"]).result() == {"d": 0}
+
+
+def test_fail_fast_raises_though_the_journal_takes_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANWATCH_JOURNAL", str(tmp_path / "missing" / "journal"))
+    monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
+    began = time.monotonic()
+    with NanProbe() as probe, pytest.raises(NanLogitsError, match="not in the journal after 1 s") as raised:
+        probe.observe(logits(1, {0: 1}), ["a"])
+    assert raised.value.requests == {"a": 1}
+    assert time.monotonic() - began < 5
+
+
 def test_fail_fast_raises_in_the_step_after_the_request_was_written(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,27 +145,27 @@ def test_every_variable_has_a_wrong_value_in_the_table_above() -> None:
     assert {name.removeprefix("NANWATCH_").lower() for name, _, _ in WRONG} >= fields
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (
-            {"NANWATCH_FAIL_FAST": "1", "NANWATCH_ENABLED": "0"},
-            "NANWATCH_FAIL_FAST='1' contradicts NANWATCH_ENABLED='0': unset one of them",
-        ),
-        (
-            {"NANWATCH_ON_NAN": "abort", "NANWATCH_ENABLED": "no"},
-            "NANWATCH_ON_NAN='abort' contradicts NANWATCH_ENABLED='no': unset one of them",
-        ),
-        (
-            {"NANWATCH_FAIL_FAST": "1", "NANWATCH_ON_NAN": "abort"},
-            "NANWATCH_FAIL_FAST='1' contradicts NANWATCH_ON_NAN='abort': unset one of them",
-        ),
-        (
-            {"NANWATCH_FAIL_FAST": "0", "NANWATCH_ON_NAN": "raise"},
-            "NANWATCH_FAIL_FAST='0' contradicts NANWATCH_ON_NAN='raise': unset one of them",
-        ),
-    ],
-)
+CONTRADICTIONS = [
+    (
+        {"NANWATCH_FAIL_FAST": "1", "NANWATCH_ENABLED": "0"},
+        "NANWATCH_FAIL_FAST='1' contradicts NANWATCH_ENABLED='0': unset one of them",
+    ),
+    (
+        {"NANWATCH_ON_NAN": "abort", "NANWATCH_ENABLED": "no"},
+        "NANWATCH_ON_NAN='abort' contradicts NANWATCH_ENABLED='no': unset one of them",
+    ),
+    (
+        {"NANWATCH_FAIL_FAST": "1", "NANWATCH_ON_NAN": "abort"},
+        "NANWATCH_FAIL_FAST='1' contradicts NANWATCH_ON_NAN='abort': unset one of them",
+    ),
+    (
+        {"NANWATCH_FAIL_FAST": "0", "NANWATCH_ON_NAN": "raise"},
+        "NANWATCH_FAIL_FAST='0' contradicts NANWATCH_ON_NAN='raise': unset one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("environment", "message"), CONTRADICTIONS)
 def test_variables_that_contradict_are_refused_not_guessed(environment: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         Settings.from_environment(environment)

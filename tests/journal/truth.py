@@ -10,7 +10,7 @@ and what somebody else does to the file meanwhile:
 
 import os
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ class Life:
         if letter == "1":
             self._observe()
         if letter == "f":
-            self.writer.put(self._line.replace(self._newest, finished=True))
+            self.writer.put(replace(self._newest, finished=True))
         return self._commit()
 
     def _observe(self) -> None:
