@@ -71,9 +71,7 @@ def run(seconds: float) -> int:
     print(f"| seconds | {before.seconds:.1f} | {during.seconds:.1f} |")
     print(f"| corrupted requests | {before.requests} | {during.requests} |")
     print(f"| one observe, ratio | 1 | {ratio:.2f} |")
-    print(
-        f"| largest journal file, MB | {before.most_file_bytes / 1e6:.1f} | {during.most_file_bytes / 1e6:.1f} |"
-    )
+    print(f"| largest journal file, MB | {before.file_megabytes:.1f} | {during.file_megabytes:.1f} |")
     print(f"| engine resident, MB | {before.resident_megabytes:.0f} | {during.resident_megabytes:.0f} |")
     print(f"\ncounted afterwards: {counted} of {expected}")
     return 0 if counted == expected else 1
