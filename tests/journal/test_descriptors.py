@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,35 @@ from tests.journal.forked import in_child, kill, refusal
 from tests.journal.told import is_free, open_in, path_of
 
 
-@contextmanager
-def slow_open(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[threading.Event]:
-    """Let an open take long after it was made; sets the event when it is made."""
-    made = threading.Event()
+class SlowOs:
+    """Stands in for `os` where an open hangs: it is made, and returns when it is let go on."""
 
-    class SlowOs:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(os, name)
+    def __init__(self) -> None:
+        self.made, self.go_on = threading.Event(), threading.Event()
 
-        def open(self, *arguments: Any) -> int:
-            descriptor = os.open(*arguments)
-            made.set()
-            time.sleep(seconds)
-            return descriptor
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(descriptors, "os", SlowOs())
-        yield made
+    def open(self, *arguments: Any) -> int:
+        descriptor = os.open(*arguments)
+        self.made.set()
+        self.go_on.wait(10)
+        return descriptor
+
+
+@pytest.fixture
+def hanging(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowOs]:
+    """An engine in another thread whose open hangs."""
+    slow = SlowOs()
+    monkeypatch.setattr(descriptors, "os", slow)
+    thread = threading.Thread(target=lambda: Engine(journal))
+    thread.start()
+    assert slow.made.wait(10)
+    yield slow
+    slow.go_on.set()
+    thread.join()
+    for descriptor in tuple(descriptors._open):
+        descriptors.close(descriptor)
 
 
 def test_a_child_has_none_of_its_parents_files(journal: Path) -> None:
@@ -130,33 +140,22 @@ def test_an_inherited_writer_closes_nobody_elses_file(journal: Path) -> None:
         assert in_child(still_open) is True
 
 
-def test_a_file_that_is_just_being_opened_is_closed_in_the_child_too(
-    journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_just_being_opened_is_closed_in_the_child_too(journal: Path, hanging: SlowOs) -> None:
     """A fork waits until an open in another thread is remembered."""
-    with slow_open(monkeypatch, 0.1) as made:
-        thread = threading.Thread(target=lambda: Engine(journal))
-        thread.start()
-        assert made.wait(5)
-        assert in_child(lambda: open_in(journal)) == []
-        thread.join()
-    assert len(open_in(journal)) == 1
-    _close_all()
+    threading.Timer(0.1, hanging.go_on.set).start()
+    assert in_child(lambda: open_in(journal)) == []
+    assert hanging.go_on.is_set()
 
 
-def test_a_fork_does_not_wait_for_an_open_that_hangs(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_does_not_wait_for_an_open_that_hangs(
+    hanging: SlowOs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A dead network disk must not hold up the engine's fork; the child can open files all the same."""
     monkeypatch.setattr(descriptors, "_FORK_WAIT_SECONDS", 0.05)
-    with slow_open(monkeypatch, 0.6) as made:
-        thread = threading.Thread(target=lambda: Engine(journal))
-        thread.start()
-        assert made.wait(5)
-        began = time.monotonic()
-        assert in_child(_opens_and_closes) is True
-        assert time.monotonic() - began < 0.5
-        thread.join()
+    assert in_child(_opens_and_closes) is True
+    assert not hanging.go_on.is_set()
+    hanging.go_on.set()
     assert in_child(_opens_and_closes) is True  # the guard is in order again
-    _close_all()
 
 
 def _opens_and_closes() -> bool:
@@ -164,11 +163,6 @@ def _opens_and_closes() -> bool:
     descriptor = descriptors.open_file(Path(os.devnull), os.O_RDONLY, 0)
     descriptors.close(descriptor)
     return True
-
-
-def _close_all() -> None:
-    for descriptor in tuple(descriptors._open):
-        descriptors.close(descriptor)
 
 
 def test_a_failing_block_closes_and_a_good_one_does_not() -> None:

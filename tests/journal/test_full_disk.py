@@ -14,7 +14,6 @@ from nanwatch.journal.totals import Totals
 from nanwatch.journal.writer import JournalWriter
 from tests.engine import LABELS, Engine, corrupted, start_line
 from tests.journal.dying import Process, come_short, fail
-from tests.journal.forked import only_root
 from tests.journal.told import folded, lines, path_of, told
 from tests.journal.truth import Life, Truth
 
@@ -172,7 +171,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", path], check=True)
 
 
-@only_root
 def test_a_real_full_disk(small_disk: Path) -> None:
     """Commits fail, the file stays whole lines, and all is there when there is room again."""
     engine = Engine(small_disk / "journal")
@@ -196,7 +194,6 @@ def test_a_real_full_disk(small_disk: Path) -> None:
     engine.die()
 
 
-@only_root
 def test_a_start_on_a_real_full_disk(small_disk: Path) -> None:
     """Nothing can be written, and then it can."""
     (small_disk / "ballast").write_bytes(b"x" * 65536)
@@ -212,7 +209,6 @@ def test_a_start_on_a_real_full_disk(small_disk: Path) -> None:
     out.close()
 
 
-@only_root
 def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
     """Scenario 23: the engine goes on counting, and it is written when it can be."""
     engine = Engine(small_disk / "journal")

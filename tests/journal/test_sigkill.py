@@ -64,7 +64,7 @@ def test_kills_at_random_under_load(tmp_path: Path) -> None:
     keys = [key for source in reader.sources for key, _ in source.corrupted.items()]
     assert len(keys) == len(set(keys)) == total_of(reader)
     assert len(reader.sources) == len(list(folder.glob("*.jsonl"))) == AT_ONCE
-    assert committed > 50 * ROUNDS
+    assert committed > 10 * ROUNDS
     reader.close()
     late = JournalReader(folder)
     assert total_of(late) == total_of(reader)

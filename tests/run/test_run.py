@@ -72,16 +72,21 @@ def test_without_a_command_it_says_usage(journal: Path) -> None:
 def test_a_signal_is_passed_on_and_the_programs_own_status_comes_back(
     journal: Path, number: signal.Signals
 ) -> None:
+    ignored = signal.signal(number, signal.SIG_DFL)  # a shell cannot trap what it was started ignoring: nohup
     trapped = number.name.removeprefix("SIG")
     script = f"trap 'echo got it; exit 9' {trapped}; echo ready; while :; do sleep 0.1; done"
     with subprocess.Popen(
         [sys.executable, "-m", "nanwatch", "run", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        assert process.wait(10) == 9
-        assert process.stdout.read() == "got it\n"
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            assert process.wait(10) == 9
+            assert process.stdout.read() == "got it\n"
+        finally:
+            process.kill()
+            signal.signal(number, ignored)
 
 
 def test_corrupted_requests_are_named_in_one_line_at_the_end_and_the_status_stays(journal: Path) -> None:
