@@ -235,7 +235,7 @@ def test_a_hundred_thousand_request_ids_leave_memory_and_file_bounded(
         ids = [f"request-{batch}-{i}" for i in range(500)]
         probe.observe_counts(bad, ids)
         probe.finish(ids)
-    (file,) = journal.iterdir()
+    (file,) = journal.glob("*.jsonl")
     assert (seen().corrupted, seen().sources) == (100_000, 1)
     assert len(seen().requests) <= 40_000
     assert file.stat().st_size < 16_000_000

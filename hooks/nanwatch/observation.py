@@ -23,7 +23,7 @@ class Step:
     layout: Layout
     observed_ns: int  # monotonic
     wall_seconds: float
-    pending: Counts | None  # NaNs per row; None once they were taken, or where there was no place
+    pending: Counts | None  # NaNs per row on their way; None once taken, made here, or without a place
     owners: Counts | None = None  # request index + 1 per row, where only the device knows
     dropped: str | None = None  # why nobody looks at it
     ticket: int = 0  # its place in the order of observe and finish

@@ -12,6 +12,7 @@ from .attribution import charges_to_dict
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .observation import Step
+from .readback import is_clean
 from .recorder import Recorder
 from .watcher import Finish, Landed, Watcher
 
@@ -49,10 +50,22 @@ class Pipeline:
         """Hand a step over; gives it its place in the line."""
         with self._order:
             self._ticket = step.ticket = self._ticket + 1
-            self._pending.append(step)
-        self._watcher.nudge()
+            if self._needs_no_watcher(step):
+                self.recorder.deliver(Landed(step, None))
+            else:
+                self._pending.append(step)
+                self._watcher.nudge()
         if not self._threads:
             self._start()
+
+    def _needs_no_watcher(self, step: Step) -> bool:
+        """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
+
+        Waking the watcher for it would take the interpreter from a host-bound engine in each step.
+        """
+        if self._pending or self._caller_queue is not None or step.counts is None:
+            return False
+        return is_clean(step.counts)
 
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""

@@ -26,7 +26,7 @@ from .ledger import Ledger
 from .lifetimes import Lifetimes
 from .observation import Observation, Step
 from .pipeline import Pipeline
-from .readback import HostCounts, SlotPool
+from .readback import SlotPool, bytes_of
 from .settings import OnNan, Settings, SettingsError
 
 FAIL_FAST_LANDING_SECONDS = 5.0
@@ -234,7 +234,7 @@ class NanProbe:
 
     def _send(self, step: Step, counts: Tensor) -> Step:
         if counts.device.type == "cpu":
-            step.pending = HostCounts(counts)
+            step.counts = bytes_of(counts)
             return step
         sent = self._slots_for(counts).send(counts)
         if isinstance(sent, str):

@@ -36,23 +36,6 @@ class Counts(Protocol):
         ...
 
 
-class HostCounts:
-    """Counts [R] that were made on the CPU: copied at once, there is nothing to wait for."""
-
-    __slots__ = ("_counts",)
-
-    def __init__(self, counts: Tensor) -> None:
-        self._counts = ctypes.string_at(counts.data_ptr(), counts.numel() * _INT32_BYTES)
-
-    def landed(self) -> bool:
-        """Always: they were made here."""
-        return True
-
-    def take(self) -> bytes:
-        """Return the counts [R]."""
-        return self._counts
-
-
 class Slot:
     """A place for the counts of one step, pinned where they come from a GPU."""
 
@@ -119,6 +102,11 @@ class SlotPool:
             return "slots"
         slot.begin(counts, self._copy)
         return slot
+
+
+def bytes_of(counts: Tensor) -> bytes:
+    """Copy counts [R] int32 that were made on the CPU: they are there, nothing has to be waited for."""
+    return ctypes.string_at(counts.data_ptr(), counts.numel() * _INT32_BYTES)
 
 
 def is_clean(counts: bytes) -> bool:

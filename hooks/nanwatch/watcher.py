@@ -77,11 +77,15 @@ class Watcher:
                 time.sleep(POLL_SECONDS)
 
     def drain(self) -> int:
-        """Hand on, in order, all that has landed; returns how many."""
+        """Hand on, in order, all that has landed; returns how many.
+
+        An item leaves the line only after it was handed on: an empty line means that nothing is before.
+        """
         done = 0
         while self._pending and self._has_landed():
-            item = self._pending.popleft()
+            item = self._pending[0]
             self._deliver(self._read(item) if isinstance(item, Step) else item)
+            self._pending.popleft()
             done += 1
         return done
 

@@ -91,6 +91,17 @@ def test_a_lost_step_that_lands_after_all_does_not_show_up_in_another_step() -> 
     assert bench.charged() == []
 
 
+def test_a_step_stays_in_the_line_until_it_was_handed_on_so_that_none_can_pass_it() -> None:
+    bench = Bench()
+    in_line: list[int] = []
+    bench.watcher._deliver = lambda _: in_line.append(len(bench.pending))
+    for values in (0, 3):
+        bench.observe([values], ["A"])
+        bench.copy.land()
+    bench.watcher.drain()
+    assert in_line == [2, 1]
+
+
 def test_nothing_is_built_for_a_clean_step() -> None:
     bench = Bench()
     bench.observe([0, 0], ["A", "B"])

@@ -1,0 +1,66 @@
+"""The order of things, whichever way a step takes: clean ones made on the CPU pass the watcher by."""
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanwatch import NanProbe
+from nanwatch.lifetimes import Lifetimes, Sighting
+from nanwatch.recorder import Recorder
+from nanwatch.watcher import Finish, Landed
+from tests.seen import read
+
+CLEAN = torch.zeros(1, dtype=torch.int32)
+BAD = torch.ones(1, dtype=torch.int32)
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["clean", "bad", "finish"])), max_size=60
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(OPERATIONS)
+def test_requests_are_told_apart_as_if_each_step_had_been_waited_for(
+    operations: list[tuple[str, str]],
+) -> None:
+    book, expected = Lifetimes("life"), []
+    requests = 0
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANWATCH_JOURNAL", folder + "/journal")
+        with NanProbe() as probe:
+            for step, (name, what) in enumerate(operations):
+                if what == "finish":
+                    probe.finish([name])
+                    book.finish([name])
+                    continue
+                probe.observe_counts(BAD if what == "bad" else CLEAN, [name])
+                requests += book.see([name], step)
+                if what == "bad":
+                    expected.append((name, book.charge(name, Sighting(step, 0.0, 0), "decode", 1, 1).n))
+        seen = read(Path(folder, "journal"))
+    assert [(r.request_id, r.n) for r in seen.requests] == list(dict.fromkeys(expected))
+    assert seen.totals.requests == requests
+
+
+def test_everything_reaches_the_recorder_in_the_order_of_the_calls(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[int] = []
+    deliver = Recorder.deliver
+
+    def noting(recorder: Recorder, item: Landed | Finish) -> None:
+        got.append(item.step.ticket if isinstance(item, Landed) else item.ticket)
+        deliver(recorder, item)
+
+    monkeypatch.setattr(Recorder, "deliver", noting)
+    with NanProbe() as probe:
+        for step in range(3000):
+            probe.observe_counts(BAD if step % 7 == 0 else CLEAN, ["a"])
+            if step % 5 == 0:
+                probe.finish(["a"])
+    assert all(earlier < later for earlier, later in pairwise(got))
+    assert len(got) == 3600
