@@ -75,6 +75,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         found = Seen(prometheus, webhook, fleet, prometheus.query("ALERTS"))
         fleet.corrupt("cmpl-first", "cmpl-second", "cmpl-third")
         until(lambda: bool(webhook.names()), "the alert has reached the webhook")
+        # Subqueries look at whole seconds, which may lie just before the scrape that showed it.
+        until(lambda: bool(prometheus.query("corrupted_requests_total offset 2s > 0")), "two seconds passed")
         yield found
 
 
