@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-ALL = ("counting", "observe", "step", "visible")
+ALL = ("counting", "observe", "step", "visible", "journal")
 
 
 def main(names: list[str]) -> int:
