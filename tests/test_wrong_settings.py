@@ -54,7 +54,7 @@ def test_the_sidecar_refuses_to_start_with_that_one_line_and_status_2(
 def test_an_engine_runs_on_with_that_one_line_save_where_fail_fast_was_meant(
     given: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if STOPS_THE_ENGINE & given.keys():
+    if (STOPS_THE_ENGINE | {"NANWATCH_FAILFAST"}) & given.keys():
         with pytest.raises(SettingsError) as raised:
             NanProbe()
         assert str(raised.value).startswith(message)

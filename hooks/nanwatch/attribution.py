@@ -168,16 +168,19 @@ def check_ids(request_ids: Sequence[str]) -> None:
         TypeError: an id is not a string.
         ValueError: an id stands twice.
     """
-    if isinstance(request_ids, str):
-        raise TypeError(f"request ids are a sequence of strings, found the one string {request_ids!r}")
-    for request_id in request_ids:
-        if not isinstance(request_id, str):
-            raise TypeError(
-                f"request ids are strings, found {request_id!r} of type {type(request_id).__name__}"
-            )
+    check_texts(request_ids)
     if len(set(request_ids)) != len(request_ids):
         twice = sorted({name for name in request_ids if list(request_ids).count(name) > 1})
         raise ValueError(f"request ids are unique in a step, found {len(request_ids)} ids and {twice} twice")
+
+
+def check_texts(texts: Sequence[str], what: str = "request ids") -> None:
+    """Raise TypeError where one of `texts` is no string, or where `texts` itself is one."""
+    if isinstance(texts, str):
+        raise TypeError(f"{what} are a sequence of strings, found the one string {texts!r}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{what} are strings, found {text!r} of type {type(text).__name__}")
 
 
 def _check_ends(row_ends: Sequence[int], rows: int, requests: int) -> None:

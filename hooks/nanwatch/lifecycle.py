@@ -5,6 +5,7 @@ exit every probe writes what has landed, within EXIT_SECONDS for all of them tog
 """
 
 import atexit
+import logging
 import os
 import sys
 import time
@@ -22,6 +23,8 @@ class Living(Protocol):
     def forget_parent(self) -> None:
         """Drop what a fork left behind."""
 
+
+logger = logging.getLogger("nanwatch")
 
 _living: set[Living] = set()  # held until closed: what an abandoned probe observed is written too
 _closes_at_exit_of: set[int] = set()  # pids
@@ -55,7 +58,10 @@ def close_at_exit() -> None:
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
     for probe in list(_living):
-        probe.close(max(0.0, deadline - time.monotonic()))
+        try:
+            probe.close(max(0.0, deadline - time.monotonic()))
+        except Exception:  # one probe that cannot be closed does not cost the others their last lines
+            logger.exception("a probe could not be closed at exit")
 
 
 def _forget_parent() -> None:

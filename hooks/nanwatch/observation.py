@@ -130,6 +130,13 @@ class Observation:
             return dict.fromkeys(ids, 0)
         return charges_to_dict(attribute(counts_of(step.counts), step.layout), ids)
 
+    def unattributed_nan_rows(self) -> int:
+        """Return how many landed rows with a NaN belong to requests that nobody named."""
+        step = self._step
+        if step is None or step.counts is None or step.layout.request_ids is not None:
+            return 0
+        return sum(map(bool, counts_of(step.counts)))
+
     def _wait_until_landed(self, timeout: float) -> None:
         if not _poll(self.done, timeout) and self._step is not None:
             raise TimeoutError(

@@ -32,7 +32,8 @@ class Pipeline:
         self.recorder = Recorder(ledger, writer, fail_fast=fail_fast)
         self._caller_queue = caller_queue
         self._pending: deque[Step | Finish] = deque()
-        self._watcher = Watcher(self._pending, self.landing, self._hand_on)
+        self._watcher = Watcher(self._pending, self.landing, self._hand_on, self.recorder.note_fault)
+        self._stopped = False
         self._threads: tuple[threading.Thread, ...] = ()
         self._order = threading.Lock()  # observe and finish stand in one line
         self._ticket = 0
@@ -49,6 +50,8 @@ class Pipeline:
     def send_step(self, step: Step) -> None:
         """Hand a step over; gives it its place in the line."""
         with self._order:
+            if self._stopped:  # the probe was closed in another thread just now
+                return
             self._ticket = step.ticket = self._ticket + 1
             if self._needs_no_watcher(step):
                 self.recorder.deliver(Landed(step, None))
@@ -69,6 +72,8 @@ class Pipeline:
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""
         with self._order:
+            if self._stopped:
+                return
             self._ticket += 1
             self._pending.append(Finish(self._ticket, request_ids))
         self._watcher.nudge()
@@ -83,6 +88,8 @@ class Pipeline:
     def stop(self, timeout: float) -> None:
         """Read what has landed, write a last line and end the threads, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
+        with self._order:
+            self._stopped = True
         if not self._threads:
             self._watcher.drain()
             self.recorder.stop()
@@ -99,7 +106,7 @@ class Pipeline:
         if self._threads:
             return
         with self._order:
-            if self._threads:
+            if self._threads or self._stopped:
                 return
             self._threads = tuple(
                 threading.Thread(target=run, name=f"nanwatch-{name}", daemon=True)
@@ -120,3 +127,6 @@ class Pipeline:
             to.put_nowait(found)
         except Full:
             self.recorder.count_queue_full()
+        except Exception as error:  # noqa: BLE001  the caller's queue may be of any kind, and fail in any way
+            self.recorder.count_queue_full()
+            self.recorder.note_fault(error, "the queue that the probe was given")

@@ -5,7 +5,8 @@
 happens on the threads of pipeline.py.
 """
 
-import logging
+import operator
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from queue import Queue
@@ -15,9 +16,8 @@ import torch
 from torch import Tensor
 
 from . import identity, lifecycle
-from .attribution import Layout, check_ids
+from .attribution import Layout, check_ids, check_texts
 from .counting import count_nans_per_row
-from .failfast import NanLogitsError
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
 from .journal.totals import DROP_REASONS
@@ -27,19 +27,14 @@ from .lifetimes import Lifetimes
 from .observation import Observation, Step
 from .pipeline import Pipeline
 from .readback import SlotPool, bytes_of
-from .settings import OnNan, Settings, SettingsError
+from .stop import raise_if_corrupted, settings_of_engine
 
-FAIL_FAST_LANDING_SECONDS = 5.0
-FAIL_FAST_WRITE_SECONDS = 1.0
 CLOSE_SECONDS = 2.0
 
 Rows = Sequence[int]
 Phase = str | Sequence[str]
 
-logger = logging.getLogger("nanwatch")
-
 _NOT_A_STEP = Observation(None, None)
-_MAY_REFUSE_TO_START = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
 
 
 class NanProbe:
@@ -75,7 +70,12 @@ class NanProbe:
         rank: str | None = None,
         counting: bool = True,
     ) -> None:
-        self._settings = _settings()
+        check_texts(
+            [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
+            "labels and lives",
+        )
+        self._beginning = threading.Lock()
+        self._settings = settings_of_engine()
         self._active = self._settings.enabled is not False
         self._fail_fast = self._settings.fail_fast
         self._given_life, self._queue, self._device, self._counting = life, queue, device, counting
@@ -91,16 +91,17 @@ class NanProbe:
         self._ids: Sequence[str] = ()  # the ids of the last step, checked, our own copy
         self._slots: SlotPool | None = None
         self._pipeline: Pipeline | None = None
-        if self._active:
+        pipeline = self._running()
+        if pipeline is not None:
+            pipeline.write_first_line()
             lifecycle.remember(self)
-            self._running().write_first_line()
 
     def observe(
         self,
         logits: Tensor | None,
         request_ids: Sequence[str] | None,
         *,
-        row_ends: Rows | None = None,
+        row_ends: Rows | Tensor | None = None,
         row_owner: Rows | Tensor | None = None,
         phase: Phase = "decode",
     ) -> Observation:
@@ -132,7 +133,7 @@ class NanProbe:
         counts: Tensor | None,
         request_ids: Sequence[str] | None,
         *,
-        row_ends: Rows | None = None,
+        row_ends: Rows | Tensor | None = None,
         row_owner: Rows | Tensor | None = None,
         phase: Phase = "decode",
     ) -> Observation:
@@ -146,16 +147,25 @@ class NanProbe:
             return _NOT_A_STEP
         step = self._step(counts, request_ids, row_ends, row_owner, phase)
         pipeline = self._pipeline or self._running()
+        if pipeline is None:
+            return _NOT_A_STEP
         pipeline.send_step(step)
         observation = Observation(step, pipeline, fail_fast=self._fail_fast)
         if self._fail_fast:
-            _raise_if_corrupted(observation, pipeline)
+            raise_if_corrupted(observation, pipeline)
         return observation
 
     def finish(self, request_ids: Iterable[str]) -> None:
-        """Say that these requests ended; their ids may be used again, for new requests."""
-        if self._active:
-            self._running().send_finish(tuple(request_ids))
+        """Say that these requests ended; their ids may be used again, for new requests.
+
+        Raises:
+            TypeError: an id is not a string, or `request_ids` is itself one string.
+        """
+        ids = tuple(request_ids)
+        check_texts(request_ids if isinstance(request_ids, str) else ids)
+        pipeline = self._running()
+        if pipeline is not None:
+            pipeline.send_finish(ids)
 
     def drop(self, reason: str) -> None:
         """Count a step that could not be looked at: blindness shows on /metrics.
@@ -165,10 +175,10 @@ class NanProbe:
         """
         if reason not in DROP_REASONS:
             raise ValueError(f"steps are dropped for {', '.join(DROP_REASONS)}, found {reason!r}")
-        if self._active:
+        pipeline = self._running()
+        if pipeline is not None:
             nothing = Layout(0, None)
-            step = Step(nothing, time.monotonic_ns(), time.time(), None, dropped=reason)
-            self._running().send_step(step)
+            pipeline.send_step(Step(nothing, time.monotonic_ns(), time.time(), None, dropped=reason))
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was observed so far is written; False: `timeout` seconds were not enough."""
@@ -177,14 +187,16 @@ class NanProbe:
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what has landed and end the threads, within `timeout` seconds; inert from then on."""
-        self._active = False
+        with self._beginning:
+            self._active = False
+            pipeline, self._pipeline = self._pipeline, None
         lifecycle.forget(self)
-        pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.stop(timeout)
 
     def forget_parent(self) -> None:
         """In a forked child: threads, locks and files stayed behind; the next step makes new ones."""
+        self._beginning = threading.Lock()
         self._pipeline = None
         self._slots = None
 
@@ -198,7 +210,7 @@ class NanProbe:
         self,
         counts: Tensor,
         request_ids: Sequence[str] | None,
-        row_ends: Rows | None,
+        row_ends: Rows | Tensor | None,
         row_owner: Rows | Tensor | None,
         phase: Phase,
     ) -> Step:
@@ -213,8 +225,8 @@ class NanProbe:
         layout = Layout(
             rows=counts.numel(),
             request_ids=ids,
-            row_ends=None if row_ends is None else list(row_ends),
-            row_owner=_as_list(row_owner),
+            row_ends=_as_integers(row_ends, "row_ends"),
+            row_owner=_as_integers(row_owner, "row_owner"),
             phase=phase,
         )
         layout.check()
@@ -254,66 +266,51 @@ class NanProbe:
         Comparing with the same strings costs about what copying would, so the look for ids that
         stand twice is paid only when the batch changes.
         """
-        if request_ids == self._ids:
-            return self._ids
+        known = self._ids  # read once: another thread may observe with this probe too
+        if not isinstance(request_ids, list | tuple | str):
+            request_ids = list(request_ids)
+        if request_ids == known:
+            return known
         check_ids(request_ids)
-        self._ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
-        return self._ids
+        self._ids = ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
+        return ids
 
-    def _running(self) -> Pipeline:
-        if self._pipeline is None:
-            start = identity.start_line(
-                self._labels,
-                self._given_life,
-                device=self._device,
-                counting=self._counting,
-                fail_fast=self._fail_fast,
-                run=self._settings.run_id,
-            )
-            folder = Folder(
-                self._settings.journal or default_folder(writing=True), self._settings.journal_group
-            )
-            writer = JournalWriter(folder, self._labels, start)
-            ledger = Ledger(Lifetimes(start.life))
-            self._pipeline = Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
-            lifecycle.close_at_exit()
-        return self._pipeline
+    def _running(self) -> Pipeline | None:
+        """Return what is behind this probe, made where it is not there yet; None if it is switched off."""
+        with self._beginning:
+            if self._pipeline is None and self._active:
+                self._pipeline = self._begin()
+            return self._pipeline
 
-
-def _settings() -> Settings:
-    """Read the environment; what cannot be understood makes the probe inert, save fail-fast."""
-    try:
-        settings = Settings.from_environment()
-    except SettingsError as error:
-        if error.variable in _MAY_REFUSE_TO_START:
-            raise
-        logger.error("nanwatch does not look at this engine: %s", error)  # noqa: TRY400  one line, no traceback
-        return Settings(enabled=False)
-    if settings.on_nan is OnNan.ABORT:
-        raise SettingsError(
-            "NANWATCH_ON_NAN",
-            "NANWATCH_ON_NAN='abort' cannot be had here: this engine has no way to end one request; "
-            "use observe or raise",
+    def _begin(self) -> Pipeline:
+        start = identity.start_line(
+            self._labels,
+            self._given_life,
+            device=self._device,
+            counting=self._counting,
+            fail_fast=self._fail_fast,
+            run=self._settings.run_id,
         )
-    return settings
+        folder = Folder(self._settings.journal or default_folder(writing=True), self._settings.journal_group)
+        writer = JournalWriter(folder, self._labels, start)
+        ledger = Ledger(Lifetimes(start.life))
+        lifecycle.close_at_exit()
+        return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
 
 
-def _as_list(row_owner: Rows | Tensor | None) -> Rows | None:
-    if isinstance(row_owner, Tensor):
-        return [int(owner) for owner in row_owner.reshape(-1).tolist()]
-    return None if row_owner is None else list(row_owner)
+def _as_integers(rows: Rows | Tensor | None, name: str) -> list[int] | None:
+    """Return plain integers, whatever kind they came in: only those are written to the journal.
 
-
-def _raise_if_corrupted(observation: Observation, pipeline: Pipeline) -> None:
-    """Fail-fast: wait for the counts; on a NaN for its line too, but raise in any case."""
+    Raises:
+        TypeError: one is no integer, or they are on a device, where reading them would wait.
+    """
+    if rows is None:
+        return None
+    if isinstance(rows, Tensor):
+        if rows.device.type != "cpu":
+            raise TypeError(f"{name} are wanted on the host, found a tensor on {rows.device}")
+        rows = rows.reshape(-1).tolist()
     try:
-        found = observation.counts_by_request(FAIL_FAST_LANDING_SECONDS)
-    except TimeoutError:
-        logger.exception("nanwatch could not look at a step under fail-fast, the engine runs on")
-        return
-    corrupted = {request_id: values for request_id, values in found.items() if values}
-    if not corrupted:
-        return
-    written = pipeline.wait_until_written(observation.ticket, FAIL_FAST_WRITE_SECONDS)
-    note = "" if written else f" (not in the journal after {FAIL_FAST_WRITE_SECONDS:g} s: see the log)"
-    raise NanLogitsError(corrupted, note)
+        return list(map(operator.index, rows))
+    except TypeError as error:
+        raise TypeError(f"{name} are integers: {error}") from None

@@ -44,6 +44,7 @@ class Recorder:
         self._delays_from_ns: list[int] = []  # when the steps of new corrupted requests were observed
         self._committed_at = float("-inf")
         self._failing = False
+        self._faults: set[str] = set()  # kinds that the log knows of
 
     def deliver(self, item: Landed | Finish) -> None:
         """Take one item from the watcher; wakes the thread only for a step that holds a NaN."""
@@ -62,6 +63,19 @@ class Recorder:
     def count_queue_full(self) -> None:
         """Count a per-request dict that the caller's queue did not take."""
         self._queue_full += 1
+
+    def note_fault(self, error: Exception, where: str = "nanwatch itself") -> None:
+        """Log a fault of ours once for each kind, and count the step that it cost."""
+        self._dropped.append("error")
+        kind = f"{where}: {type(error).__name__}"
+        if kind not in self._faults:
+            self._faults.add(kind)
+            logger.error(
+                "a step was not looked at, the engine runs on; more of the same are only counted. %s: %s",
+                kind,
+                error,
+                exc_info=error,
+            )
 
     def wait_until_written(self, ticket: int, timeout: float) -> bool:
         """Ask for a line now, and wait until one holds everything up to `ticket`."""
@@ -111,6 +125,9 @@ class Recorder:
         except OSError as error:
             self._note_failure(error)
             return
+        except Exception as error:  # noqa: BLE001  nothing that a line holds may end the thread
+            self.note_fault(error, "the journal's line")
+            return
         self._note_success()
         self._count_delays()
         with self._written:
@@ -121,25 +138,32 @@ class Recorder:
         now = boot_ns()
         while self._handed_on:
             item = self._handed_on.popleft()
-            self._take(item, now)
             self._changed = True
+            try:
+                self._take(item, now)
+            except Exception as error:  # noqa: BLE001  one item that cannot be folded is no reason to stop
+                self.note_fault(error)
         for reason, steps in Counter(_drain(self._dropped)).items():
             self._ledger.count_dropped(reason, steps)
             self._changed = True
         self._ledger.totals.queue_full = self._queue_full
 
     def _take(self, item: Landed | Finish, now: int) -> None:
-        changes = self._ledger.take(item, now)
         self._folded_ticket = item.step.ticket if isinstance(item, Landed) else item.ticket
+        changes = self._ledger.take(item, now)
         for request in (*changes.known, *changes.new):
             self._writer.put(request)
-        if changes.new and isinstance(item, Landed):
+        if not isinstance(item, Landed) or item.charges is None:
+            return
+        if changes.new:
             self._note_new(item, changes.new)
+        if self._fail_fast and (item.charges.requests or item.charges.unattributed_nan_rows):
+            self._urgent = True
+            self._ledger.totals.fail_fast_trips += 1
 
     def _note_new(self, item: Landed, new: list[CorruptedRequest]) -> None:
         self._urgent = True
         self._delays_from_ns.extend([item.step.observed_ns] * len(new))
-        self._ledger.totals.fail_fast_trips += self._fail_fast
         self._announcer.announce(new)
 
     def _count_delays(self) -> None:

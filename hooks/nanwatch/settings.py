@@ -25,11 +25,14 @@ _BOOLEANS = {
 
 
 class SettingsError(ValueError):
-    """A NANWATCH_* variable is unknown, not understood, or contradicts another one."""
+    """A NANWATCH_* variable is unknown, not understood, or contradicts another one.
 
-    def __init__(self, variable: str, message: str) -> None:
+    `variable` is the one that was given, `meant` the known one that it stands for or comes nearest.
+    """
+
+    def __init__(self, variable: str, message: str, meant: str | None = None) -> None:
         super().__init__(message)
-        self.variable = variable
+        self.variable, self.meant = variable, meant or variable
 
 
 class OnNan(Enum):
@@ -157,16 +160,13 @@ def _is_kubernetes(name: str) -> bool:
 def _parse(name: str, value: str) -> Any:
     variable = _VARIABLES.get(name)
     if variable is None:
-        raise SettingsError(name, _unknown(name, value))
+        nearest = get_close_matches(name, _VARIABLES, n=1, cutoff=0.0)[0]
+        what = f"{name}={value!r} is not a variable of nanwatch: did you mean {nearest}?"
+        raise SettingsError(name, what, nearest)
     try:
         return variable.parse(value)
     except (ValueError, KeyError):
         raise SettingsError(name, f"{name}={value!r} is not understood: it takes {variable.takes}") from None
-
-
-def _unknown(name: str, value: str) -> str:
-    nearest = get_close_matches(name, _VARIABLES, n=1, cutoff=0.0)[0]
-    return f"{name}={value!r} is not a variable of nanwatch: did you mean {nearest}?"
 
 
 def _on_nan(parsed: dict[str, Any], given: Mapping[str, str]) -> OnNan:

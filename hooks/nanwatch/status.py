@@ -46,11 +46,12 @@ def _report(reader: JournalReader) -> Iterable[str]:
 
 def _lines_of(source: Source) -> Iterable[str]:
     labels, totals = source.labels, source.totals
-    where = f"host {labels.host} rank {labels.rank}" + (f" {labels.uuid}" if labels.uuid else "")
+    where = f"host {_plain(labels.host)} rank {_plain(labels.rank)} {_plain(labels.uuid)}".rstrip()
     pid = f", pid {source.start.pid}" if source.start else ""
+    life = "active" if source.active else "ended "
     yield (
-        f"  {'active' if source.active else 'ended '}  {labels.model_name} engine {labels.engine} "
-        f"({labels.runtime}) replica {labels.replica}, {where}{pid}"
+        f"  {life}  {_plain(labels.model_name)} engine {_plain(labels.engine)} "
+        f"({_plain(labels.runtime)}) replica {_plain(labels.replica)}, {where}{pid}"
     )
     yield (
         f"          steps {totals.steps}  rows {totals.rows}  requests {totals.requests}  "
@@ -63,3 +64,8 @@ def _lines_of(source: Source) -> Iterable[str]:
             f"          {at}  {request.request_id!r}  step {request.first_step}  {request.phase}  "
             f"{request.values} NaN in {request.rows} rows"
         )
+
+
+def _plain(text: str) -> str:
+    """Return a label that a terminal can show; control characters and half surrogates are escaped."""
+    return text if text.isprintable() else repr(text)

@@ -45,9 +45,10 @@ class Watcher:
         pending: deque[Step | Finish],
         landing: Lock,
         deliver: Deliver,
+        failed: Callable[[Exception], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._pending, self._landing, self._deliver = pending, landing, deliver
+        self._pending, self._landing, self._deliver, self._failed = pending, landing, deliver, failed
         self._clock_ns = clock_ns
         self._wake = Event()
         self._parked = False
@@ -67,7 +68,7 @@ class Watcher:
         """Poll until stopped."""
         busy_at = time.monotonic()
         while True:
-            if self.drain() or self._pending:
+            if self._drain_safely() or self._pending:
                 busy_at = time.monotonic()
             if self._stopping and not self._has_landed():
                 return
@@ -76,6 +77,15 @@ class Watcher:
             else:
                 time.sleep(POLL_SECONDS)
 
+    def _drain_safely(self) -> int:
+        """As `drain`; a step that cannot even be looked at is dropped, so that it is not met again."""
+        try:
+            return self.drain()
+        except Exception as error:  # noqa: BLE001  see _hand_on
+            self._failed(error)
+            self._pending.popleft()
+            return 1
+
     def drain(self) -> int:
         """Hand on, in order, all that has landed; returns how many.
 
@@ -83,11 +93,17 @@ class Watcher:
         """
         done = 0
         while self._pending and self._has_landed():
-            item = self._pending[0]
-            self._deliver(self._read(item) if isinstance(item, Step) else item)
+            self._hand_on(self._pending[0])
             self._pending.popleft()
             done += 1
         return done
+
+    def _hand_on(self, item: Step | Finish) -> None:
+        """Hand one item on; whatever goes wrong with it, the next ones are looked at."""
+        try:
+            self._deliver(self._read(item) if isinstance(item, Step) else item)
+        except Exception as error:  # noqa: BLE001  a thread that died would leave a healthy face and count nothing
+            self._failed(error)
 
     def _has_landed(self) -> bool:
         head = self._pending[0] if self._pending else None

@@ -99,6 +99,9 @@ def test_a_result_with_a_nan_is_in_the_journal_when_it_returns(journal: Path) ->
         ({"request_ids": ["a"], "phase": "dreaming"}, ValueError, "dreaming"),
         ({"request_ids": "ab"}, TypeError, "the one string 'ab'"),
         ({"request_ids": [7, 8]}, TypeError, "found 7 of type int"),
+        ({"request_ids": ["a"], "row_ends": [1.5]}, TypeError, "row_ends are integers"),
+        ({"request_ids": ["a"], "row_ends": [float("nan")]}, TypeError, "row_ends are integers"),
+        ({"request_ids": ["a"], "row_owner": [0, 0.5]}, TypeError, "row_owner are integers"),
     ],
 )
 def test_a_callers_mistake_is_an_error_with_the_numbers_and_records_nothing(
@@ -109,6 +112,92 @@ def test_a_callers_mistake_is_an_error_with_the_numbers_and_records_nothing(
             probe.observe(logits(2, {0: 1}), **kwargs)
         probe.flush()
         assert read(journal).totals.steps == 0
+
+
+def test_rows_and_ids_of_any_kind_of_integer_and_string_are_taken_and_written(journal: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    with NanProbe() as probe:
+        bad = logits(4, {2: 5})
+        assert probe.observe(bad, ["a", "b"], row_ends=numpy.cumsum([2, 2])).result() == {"a": 0, "b": 5}
+        assert probe.observe(bad, ("a", "b"), row_ends=torch.tensor([2, 4])).result() == {"a": 0, "b": 5}
+        assert probe.observe(bad, numpy.array(["a", "b"]), row_ends=[2, 4]).result() == {"a": 0, "b": 5}
+        assert probe.observe(bad, (n for n in "ab"), row_ends=[2, 4]).result() == {"a": 0, "b": 5}  # type: ignore[arg-type]
+        assert probe.flush()
+    assert (read(journal).totals.steps, read(journal).ids) == (4, ["b"])
+
+
+class _Refuses(queue.Queue[dict[str, int]]):
+    """A queue that fails in a way of its own, as asyncio's does."""
+
+    def put_nowait(self, item: dict[str, int]) -> None:
+        raise LookupError("no place")
+
+
+def test_a_queue_that_fails_in_a_way_of_its_own_costs_no_count_and_is_one_line(
+    journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with NanProbe(queue=_Refuses()) as probe:
+        for step in range(3):
+            probe.observe(logits(1, {0: 1}), [f"r{step}"])
+    assert (read(journal).corrupted, read(journal).totals.queue_full) == (3, 3)
+    assert len([r for r in caplog.records if "LookupError" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"engine": 0}, "found 0 of type int"),
+        ({"rank": 3}, "found 3"),
+        ({"life": 5}, "found 5"),
+        ({"model_name": 7}, "found 7"),
+    ],
+)
+def test_a_label_that_is_no_string_is_refused_and_leaves_nothing_behind(
+    journal: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=f"labels and lives are strings, {message}"):
+        NanProbe(**given)
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("ids", ["ab", [["x"]], [7]])
+def test_finish_takes_strings_only(journal: Path, ids: Any) -> None:
+    with NanProbe() as probe, pytest.raises(TypeError, match="request ids are"):
+        probe.finish(ids)
+
+
+def test_a_probe_that_is_closed_while_others_observe_is_not_born_again(journal: Path) -> None:
+    for _ in range(20):
+        probe = NanProbe()
+        stop = threading.Event()
+
+        def load(probe: NanProbe = probe, stop: threading.Event = stop) -> None:
+            while not stop.is_set():
+                probe.observe(logits(), ["a"])
+                probe.finish(["a"])
+
+        threads = [threading.Thread(target=load) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01)
+        probe.close()
+        time.sleep(0.005)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nanwatch")]
+    assert len(list(journal.glob("*.jsonl"))) == 1
+
+
+def test_the_hundredth_probe_of_the_same_labels_does_not_wait_for_ninety_nine_locks(journal: Path) -> None:
+    waits: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nanwatch.journal.held.time.sleep", waits.append)
+        probes = [NanProbe() for _ in range(60)]
+    assert len(waits) <= 2 * 8 * 60
+    for probe in probes:
+        probe.close()
+    assert read(journal).sources == 60
 
 
 def test_integer_logits_and_counts_of_another_dtype_are_refused(journal: Path) -> None:
@@ -257,6 +346,34 @@ def test_a_step_that_an_adapter_could_not_look_at_is_counted_with_its_reason(jou
 def test_fail_fast_is_off_unless_it_is_asked_for(journal: Path) -> None:
     with NanProbe() as probe:
         assert probe.observe(logits(1, {0: 1}), ["a"]).result() == {"a": 1}
+
+
+def test_fail_fast_raises_for_a_nan_whose_request_nobody_named(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
+    with NanProbe() as probe:
+        with pytest.raises(NanLogitsError, match="in 2 rows whose requests nobody named"):
+            probe.observe(logits(3, {0: 1, 2: 1}), None)
+        probe.observe(logits(3, {0: 1, 2: 1}), [])  # padding
+        assert read(journal).totals.fail_fast_trips == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"NANWATCH_FAIL_FAST": "1", "NANWATCH_LISTEN": "nowhere"},
+        {"NANWATCH_ON_NAN": "raise", "NANWATCH_JOURNL": "/x"},
+        {"NANWATCH_FAILFAST": "1"},
+    ],
+)
+def test_an_engine_that_was_to_stop_at_a_nan_does_not_run_on_blindly(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError):
+        NanProbe()
 
 
 def test_two_probes_do_not_raise_for_each_other(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections import deque
+from typing import cast
 
 import torch
 
 from nanwatch.attribution import Layout
 from nanwatch.observation import Step
-from nanwatch.readback import Slot, SlotPool
+from nanwatch.readback import Counts, Slot, SlotPool
 from nanwatch.watcher import LOST_SECONDS, PARK_AFTER_SECONDS, Finish, Landed, Watcher
 from tests.hooks.slow_copy import SlowCopy
 
@@ -22,7 +23,10 @@ class Bench:
         self.pending: deque[Step | Finish] = deque()
         self.got: list[Landed | Finish] = []
         self.now_ns = 0
-        self.watcher = Watcher(self.pending, threading.Lock(), self.got.append, lambda: self.now_ns)
+        self.faults: list[Exception] = []
+        self.watcher = Watcher(
+            self.pending, threading.Lock(), self.got.append, self.faults.append, lambda: self.now_ns
+        )
 
     def observe(self, counts: list[int], ids: list[str]) -> Step:
         slot = self.pool.send(torch.tensor(counts, dtype=torch.int32))
@@ -100,6 +104,36 @@ def test_a_step_stays_in_the_line_until_it_was_handed_on_so_that_none_can_pass_i
         bench.copy.land()
     bench.watcher.drain()
     assert in_line == [2, 1]
+
+
+def _fail(_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_step_that_cannot_be_handed_on_is_a_fault_and_the_next_ones_are_looked_at() -> None:
+    bench = Bench()
+    deliver, bench.watcher._deliver = bench.watcher._deliver, _fail
+    bench.observe([0], ["A"])
+    bench.copy.land()
+    bench.watcher.drain()
+    bench.watcher._deliver = deliver
+    bench.observe([3], ["B"])
+    bench.copy.land()
+    bench.watcher.drain()
+    assert [type(fault) for fault in bench.faults] == [ZeroDivisionError]
+    assert bench.charged() == [{"B": 3}]
+
+
+def test_a_step_that_cannot_even_be_looked_at_is_dropped_and_not_met_again() -> None:
+    bench = Bench()
+    bench.observe([0], ["A"]).pending = cast("Counts", object())
+    bench.observe([3], ["B"])
+    bench.copy.land()
+    bench.copy.land()
+    assert bench.watcher._drain_safely() == 1
+    assert bench.watcher._drain_safely() == 1
+    assert len(bench.faults) == 1
+    assert bench.charged() == [{"B": 3}]
 
 
 def test_nothing_is_built_for_a_clean_step() -> None:

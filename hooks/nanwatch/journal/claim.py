@@ -2,7 +2,8 @@
 
 The rules, in this order; each was found by killing a prototype at every system call:
     1. for k = 0, 1, ... open `<slot>-<k>.jsonl`; it must be a regular file of ours with one link
-    2. lock it; three tries 5 ms apart, because a reader may be probing the lock
+    2. lock it; three tries 5 ms apart, because a reader may be probing the lock (one try past the
+       first few files, so that the hundredth probe of a process does not wait for ninety-nine)
     3. look at the path again: another inode means that a renewal came between, so the same k again
     4. held by somebody, foreign, unreadable or of a newer major version: the next k
     5. no whole first line: it is ours to begin; else fold it and cut a half-written last line
@@ -22,10 +23,11 @@ from pathlib import Path
 from . import descriptors
 from .fold import Fold, ForeignFileError
 from .folder import SUFFIX, Folder, is_at
-from .held import OPEN_FLAGS, HeldFile, NoLocksError, identity_of, lock, make
+from .held import LOCK_TRIES, OPEN_FLAGS, HeldFile, NoLocksError, identity_of, lock, make
 from .line import FILE_LINE_BEGINS, MOST_LINE_BYTES, Labels, LineError
 
 MOST_FILES = 4096  # per slot; past that something makes files faster than anything can read them
+PATIENT_FILES = 8  # past so many held files of one source it is its own many probes, and no reader's look
 _INODE_TRIES = 100
 _NOT_OURS = frozenset({errno.ELOOP, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENXIO})
 _CHUNK_BYTES = 1 << 20
@@ -59,8 +61,10 @@ def claim(
     """
     slot = slot_of(labels)
     try:
-        for path in (folder.path / f"{slot}-{k}{SUFFIX}" for k in range(MOST_FILES)):
-            found = _claim_path(path, folder, labels, only_file_id)
+        for k in range(MOST_FILES):
+            path = folder.path / f"{slot}-{k}{SUFFIX}"
+            tries = LOCK_TRIES if k < PATIENT_FILES else 1
+            found = _claim_path(path, folder, labels, only_file_id, tries)
             if found is not None:
                 return found
     except NoLocksError:
@@ -70,14 +74,16 @@ def claim(
     raise OSError(errno.EEXIST, f"none of {MOST_FILES} files is free", f"{folder.path}/{slot}-*{SUFFIX}")
 
 
-def _claim_path(path: Path, folder: Folder, labels: Labels, only_file_id: str | None) -> Claim | None:
+def _claim_path(
+    path: Path, folder: Folder, labels: Labels, only_file_id: str | None, lock_tries: int
+) -> Claim | None:
     for _ in range(_INODE_TRIES):
         descriptor = _open(path, folder, may_pass_over=only_file_id is None)
         if descriptor is None:
             return None
         with descriptors.closed_on_error(descriptor):
             raced = False
-            if _is_ours(descriptor) and lock(descriptor):
+            if _is_ours(descriptor) and lock(descriptor, lock_tries):
                 raced = not is_at(path, descriptor)
                 found = None if raced else _take(descriptor, path, labels, only_file_id)
                 if found is not None:

@@ -18,7 +18,7 @@ from .folder import Folder
 
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAKE_FLAGS = OPEN_FLAGS | os.O_CREAT | os.O_EXCL
-_LOCK_TRIES, _LOCK_PAUSE_SECONDS = 3, 0.005
+LOCK_TRIES, _LOCK_PAUSE_SECONDS = 3, 0.005
 _NO_LOCKS_HERE = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS})
 
 
@@ -119,13 +119,13 @@ def make(path: Path, folder: Folder) -> int:
     return descriptor
 
 
-def lock(descriptor: int) -> bool:
-    """Take the lock for life; False: somebody holds it.
+def lock(descriptor: int, tries: int = LOCK_TRIES) -> bool:
+    """Take the lock for life; False: somebody held it at each of so many tries, 5 ms apart.
 
     Raises:
         NoLocksError: the file system has no locks.
     """
-    for attempt in range(_LOCK_TRIES):
+    for attempt in range(tries):
         if attempt:
             time.sleep(_LOCK_PAUSE_SECONDS)  # a reader may be probing
         try:

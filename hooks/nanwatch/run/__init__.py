@@ -3,8 +3,8 @@
 The program runs in a process group of its own, with its arguments, its terminal and the signals
 that reach us passed through; its exit status is ours. Under fail-fast a raise on one
 tensor-parallel rank leaves the others waiting for ever, and some engines end with status 0 after
-one, so the journal is watched: once it says that fail-fast tripped, the group has GRACE_SECONDS to
-end by itself, and the status is NAN_STATUS whatever the engine says.
+one, so the journal is watched: once it says that fail-fast tripped, the group has 5 seconds to end
+by itself, and the status is 70 whatever the engine says.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         print(f"nanwatch run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     watch.look()
-    if watch.corrupted:
+    if watch.corrupted or watch.tripped:
         print(watch.summary(), file=sys.stderr)
     return NAN_STATUS if watch.tripped else status
 

@@ -39,4 +39,5 @@ class TripWatch:
         ids = ", ".join(repr(request_id) for request_id in list(self.corrupted)[:MOST_IDS])
         more = f" and {len(self.corrupted) - MOST_IDS} more" if len(self.corrupted) > MOST_IDS else ""
         what = "stopped at NaN" if self.tripped else "NaN"
-        return f"nanwatch run: {what} in the logits of {ids}{more} (journal {self._reader.folder})"
+        whose = f"{ids}{more}" if ids else "requests that nobody named"
+        return f"nanwatch run: {what} in the logits of {whose} (journal {self._reader.folder})"

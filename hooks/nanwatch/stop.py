@@ -1,0 +1,74 @@
+"""Whether to stop an engine: what its environment asks for, and the raise itself.
+
+A variable that is not understood makes a probe inert, with one line in the log; but where fail-fast
+was meant, running on blindly would be the one wrong answer, so there it refuses to start.
+"""
+
+import logging
+import os
+
+from .failfast import NanLogitsError
+from .observation import Observation
+from .pipeline import Pipeline
+from .settings import OnNan, Settings, SettingsError
+
+LANDING_SECONDS = 5.0
+WRITE_SECONDS = 1.0
+
+logger = logging.getLogger("nanwatch")
+
+_MAY_REFUSE_TO_START = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
+_DOES_NOT_STOP = frozenset({"", "0", "false", "no", "off", "observe"})
+
+
+def settings_of_engine() -> Settings:
+    """Read the environment, on the engine's side.
+
+    Raises:
+        SettingsError: fail-fast was meant, and it or another variable is not understood; or what is
+            asked for cannot be had on this engine.
+    """
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        if error.meant in _MAY_REFUSE_TO_START or _asks_to_stop():
+            raise
+        logger.error("nanwatch does not look at this engine: %s", error)  # noqa: TRY400  one line, no traceback
+        return Settings(enabled=False)
+    if settings.on_nan is OnNan.ABORT:
+        raise SettingsError(
+            "NANWATCH_ON_NAN",
+            "NANWATCH_ON_NAN='abort' cannot be had here: this engine has no way to end one request; "
+            "use observe or raise",
+        )
+    return settings
+
+
+def _asks_to_stop() -> bool:
+    """Whether fail-fast was meant, whatever else is wrong."""
+    return any(
+        os.environ.get(name, "").strip().lower() not in _DOES_NOT_STOP for name in _MAY_REFUSE_TO_START
+    )
+
+
+def raise_if_corrupted(observation: Observation, pipeline: Pipeline) -> None:
+    """Wait for the counts of a step; on a NaN for its line too, but raise in any case.
+
+    A NaN in padding never raises; one in a row whose request nobody named does.
+
+    Raises:
+        NanLogitsError: names every corrupted request of the step.
+    """
+    try:
+        found = observation.counts_by_request(LANDING_SECONDS)
+    except TimeoutError:
+        logger.exception("nanwatch could not look at a step under fail-fast, the engine runs on")
+        return
+    corrupted = {request_id: values for request_id, values in found.items() if values}
+    nobodys = observation.unattributed_nan_rows()
+    if not corrupted and not nobodys:
+        return
+    written = pipeline.wait_until_written(observation.ticket, WRITE_SECONDS)
+    note = f" (and in {nobodys} rows whose requests nobody named)" if nobodys else ""
+    note += "" if written else f" (not in the journal after {WRITE_SECONDS:g} s: see the log)"
+    raise NanLogitsError(corrupted, note)
