@@ -19,11 +19,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH_CONSTRAINTS := $(if $(TORCH_INDEX),,$(if $(filter-out $(PINNED_TORCH),$(TORCH)),,--constraint constraints.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench chaos clean
+.PHONY: help install demo test lint bench chaos dashboard clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
-		do printf '  make %-8s %s\n' "$$target" "$$does"; done
+		do printf '  make %-9s %s\n' "$$target" "$$does"; done
 
 install: $(STAMP)  ## set up .venv with everything the other targets need
 
@@ -44,9 +44,12 @@ bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
 
+dashboard: $(STAMP)  ## write dashboards/nanwatch.json anew
+	$(BIN)/python -m dashboards.build
+
 clean:  ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find hooks sidecar tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find hooks sidecar dashboards tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Torch first and by itself: a resolver that meets it among others may prefer a build of several GB.
 # The build tools next, pinned, so that the project is built with them and not with the newest ones.

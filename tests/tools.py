@@ -1,14 +1,16 @@
 """Programs that tests use where they are installed; `.ci/run` installs them."""
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
@@ -17,11 +19,11 @@ import pytest
 NOBODY = 65534
 
 
-def program(name: str) -> str:
+def program(name: str, package: str = "prometheus") -> str:
     """Return the path of a program, or skip the test and say what is missing."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{name} is not on the PATH (Debian: apt-get install prometheus)")
+        pytest.skip(f"{name} is not on the PATH (Debian: apt-get install {package})")
     return path
 
 
@@ -51,19 +53,27 @@ def until(holds: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
 
 
 class Prometheus:
-    """A real Prometheus, unprivileged on the loopback, that scrapes one target each second.
+    """A real Prometheus, unprivileged on the loopback, that scrapes and evaluates each second.
 
-    It is ready in half a second, but its first scrape comes some five seconds after the start:
-    share it among tests.
+    `target` is the sidecar, `others` are more targets by their job. It is ready in half a second, but
+    its first scrape comes some five seconds after the start: share it among tests.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(
+        self,
+        target: str,
+        others: Mapping[str, str] = MappingProxyType({}),
+        *,
+        rules: Path | None = None,
+        alertmanager: str | None = None,
+    ) -> None:
         self._program = program("prometheus")
         self._folder = Path(tempfile.mkdtemp(prefix="prometheus-"))
         self._port = free_port()
-        self._write_config(target)
+        self._targets = {"nanwatch": target, **others}
+        self._write_config(rules, alertmanager)
         self._process = subprocess.Popen(
-            [*_as_nobody(), *self._command()],
+            [*as_nobody(), *self._command()],
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -73,7 +83,7 @@ class Prometheus:
 
     def __enter__(self) -> Self:
         until(self._is_ready, "Prometheus is ready")
-        until(lambda: bool(self.query("up")), "Prometheus has scraped once")
+        until(lambda: len(self.query("up")) == len(self._targets), "Prometheus has scraped once")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +94,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Return an instant query's labels and values."""
-        found = self._ask("/query", query=expression)["result"]
+        found = self.ask("/query", query=expression)["result"]
         return [(sample["metric"], float(sample["value"][1])) for sample in found]
 
     def value(self, expression: str) -> float | None:
@@ -96,12 +106,12 @@ class Prometheus:
     def exemplars(self, selector: str) -> list[dict[str, str]]:
         """Return the labels of a counter's exemplars of the last minute."""
         now = time.time()
-        found = self._ask("/query_exemplars", query=selector, start=str(now - 60), end=str(now + 60))
+        found = self.ask("/query_exemplars", query=selector, start=str(now - 60), end=str(now + 60))
         return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
 
     def target(self) -> dict[str, Any]:
         """Return what Prometheus says of its one target: health, last error, last scrape."""
-        (target,) = self._ask("/targets")["activeTargets"]
+        (target,) = self.ask("/targets")["activeTargets"]
         found: dict[str, Any] = target
         return found
 
@@ -111,7 +121,8 @@ class Prometheus:
         until(lambda: datetime.fromisoformat(self.target()["lastScrape"]) > called, "the next scrape")
         return self.target()
 
-    def _ask(self, path: str, **parameters: str) -> Any:
+    def ask(self, path: str, **parameters: str) -> Any:
+        """Return the data of an answer of Prometheus' API; fail on what it calls an error."""
         answer = self._client.get(path, params=parameters).json()
         assert answer["status"] == "success", answer
         return answer["data"]
@@ -123,17 +134,21 @@ class Prometheus:
         except httpx.TransportError:
             return False
 
-    def _write_config(self, target: str) -> None:
-        config = self._folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-            "scrape_configs:\n"
-            f"  - {{job_name: nanwatch, static_configs: [{{targets: ['{target}']}}]}}\n",
-            encoding="utf-8",
-        )
-        if os.geteuid() == 0:
-            os.chown(self._folder, NOBODY, NOBODY)
-            os.chown(config, NOBODY, NOBODY)
+    def _write_config(self, rules: Path | None, alertmanager: str | None) -> None:
+        config: dict[str, Any] = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": [target]}]}
+                for job, target in self._targets.items()
+            ],
+        }
+        if rules is not None:
+            shutil.copyfile(rules, self._folder / "rules.yml")
+            config["rule_files"] = ["rules.yml"]
+        if alertmanager is not None:
+            config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
+        (self._folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
+        give_to_nobody(self._folder)
 
     def _command(self) -> list[str]:
         return [
@@ -146,7 +161,15 @@ class Prometheus:
         ]
 
 
-def _as_nobody() -> list[str]:
+def as_nobody() -> list[str]:
+    """Return what to put before a command, so that it does not run as root."""
     if os.geteuid() != 0:
         return []
     return [program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+
+def give_to_nobody(folder: Path) -> None:
+    """Let a command that runs as nobody own a folder and what is in it."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, NOBODY, NOBODY)

@@ -55,8 +55,7 @@ class Pipeline:
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
-        if not self._threads:
-            self._start()
+        self._start()
 
     def _needs_no_watcher(self, step: Step) -> bool:
         """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
@@ -75,7 +74,10 @@ class Pipeline:
         self._watcher.nudge()
 
     def wait_until_written(self, ticket: int, timeout: float) -> bool:
-        """Wait until a journal line holds everything up to `ticket`."""
+        """Wait until a journal line holds everything up to `ticket`; at once if that is nothing."""
+        if ticket == 0:
+            return True
+        self._start()
         return self.recorder.wait_until_written(ticket, timeout)
 
     def stop(self, timeout: float) -> None:
@@ -93,6 +95,9 @@ class Pipeline:
         recorder.join(max(0.0, deadline - time.monotonic()))
 
     def _start(self) -> None:
+        """Start the threads, if they do not run yet."""
+        if self._threads:
+            return
         with self._order:
             if self._threads:
                 return

@@ -38,7 +38,8 @@ class Recorder:
         self._wake = Event()
         self._stopping = False
         self._written = Condition()
-        self._folded_ticket = self._written_ticket = 0
+        self._folded_ticket = 0
+        self._written_ticket = -1  # nothing was written yet, not even the first line
         self._changed = self._urgent = False
         self._delays_from_ns: list[int] = []  # when the steps of new corrupted requests were observed
         self._committed_at = float("-inf")
@@ -161,6 +162,8 @@ class Recorder:
         self._failing = True
 
     def _note_success(self) -> None:
+        if self._written_ticket < 0:
+            logger.info("nanwatch writes its journal: %s", self._writer.path)
         if self._failing:
             logger.warning("nanwatch writes its journal again: %s", self._writer.path)
         self._failing = False

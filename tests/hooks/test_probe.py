@@ -62,6 +62,22 @@ def test_flush_returns_once_everything_is_in_the_journal(journal: Path) -> None:
         assert read(journal).totals.steps == 100
 
 
+def test_flush_of_a_probe_that_observed_nothing_returns_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANWATCH_JOURNAL", str(tmp_path / "missing" / "journal"))
+    with NanProbe() as probe:
+        began = time.monotonic()
+        assert probe.flush()
+        assert time.monotonic() - began < 1
+
+
+def test_flush_after_nothing_but_a_finish_returns_too(journal: Path) -> None:
+    with NanProbe() as probe:
+        probe.finish(["never seen"])
+        assert probe.flush(timeout=3)
+
+
 def test_a_result_with_a_nan_is_in_the_journal_when_it_returns(journal: Path) -> None:
     with NanProbe() as probe:
         for step in range(20):

@@ -118,6 +118,18 @@ def test_a_request_that_cannot_be_written_is_not_said_to_be(recorder: Recorder) 
     assert recorder.wait_until_written(1, 0)
 
 
+def test_where_the_journal_is_is_said_once_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nanwatch")
+    writer = JournalWriter(Folder(tmp_path / "journal"), Labels("m", "0", "torch", "0", "h", "0", ""), START)
+    made = Recorder(Ledger(Lifetimes("life")), writer)
+    made.commit()
+    made.commit()
+    (file,) = (tmp_path / "journal").iterdir()
+    assert [r.getMessage() for r in caplog.records] == [f"nanwatch writes its journal: {file}"]
+
+
 def test_a_backlog_drops_clean_steps_and_keeps_corrupted_requests_and_finishes(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
