@@ -19,11 +19,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH_CONSTRAINTS := $(if $(TORCH_INDEX),,$(if $(filter-out $(PINNED_TORCH),$(TORCH)),,--constraint constraints.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench chaos dashboard clean
+.PHONY: help install demo test lint bench chaos dashboard test-containers clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
-		do printf '  make %-9s %s\n' "$$target" "$$does"; done
+	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
+		do printf '  make %-15s %s\n' "$$target" "$$does"; done
 
 install: $(STAMP)  ## set up .venv with everything the other targets need
 
@@ -43,6 +43,9 @@ bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
+
+test-containers: $(STAMP)  ## build the images and run the compose file on a Docker daemon of its own; takes root
+	PYTHON=$(BIN)/python deploy/docker/try.sh
 
 dashboard: $(STAMP)  ## write dashboards/nanwatch.json anew
 	$(BIN)/python -m dashboards.build

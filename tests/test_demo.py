@@ -1,5 +1,6 @@
 """`nanwatch demo`: it shows what the sidecar says, and its exit status tells whether that is right."""
 
+import math
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from nanwatch.demo.pace import Pace
 from nanwatch.demo.service import DemoService
 from nanwatch.demo.sidecar import Scrape, Sidecar, SidecarError, address_or_free_one
 from nanwatch.demo.verdict import Planted, Reported, differences
+from tests.seen import read
 
 if TYPE_CHECKING:
     from nanwatch.demo.model import DemoModel
@@ -131,6 +133,51 @@ def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: 
     assert re.search(rf"port +{port} is taken, so \d+", seen)
 
 
+@pytest.mark.slow
+def test_the_engine_alone_writes_the_journal_and_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    alone = ("--no-sidecar", "--poison-every", "1", "--end-after", "3")
+    with running(*alone, NANWATCH_JOURNAL=str(tmp_path)) as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "/metrics" not in output
+    served, poisoned = map(int, re.findall(r"(\d+) requests, (\d+) poisoned", output)[-1])
+    journal = read(tmp_path)
+    assert (journal.totals.requests, journal.corrupted) == (served, poisoned)
+    assert poisoned >= 1
+
+
+@pytest.mark.slow
+def test_the_engine_alone_is_stopped_by_fail_fast_with_70(tmp_path: Path) -> None:
+    with running(
+        "--no-sidecar", "--poison-every=1", NANWATCH_JOURNAL=str(tmp_path), NANWATCH_FAIL_FAST="1"
+    ) as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 70, output
+    assert re.search(r"^NaNs detected in logits: \{'demo-\d+': \d+\}", output, re.MULTILINE)
+    assert read(tmp_path).corrupted == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--once", "--no-sidecar"], "leave out --no-sidecar"),
+        (["--once", "--poison-every", "0"], "leave out --poison-every 0"),
+        (["--end-after", "-1"], "'-1' is not understood: it takes seconds from 0"),
+        (["--end-after", "soon"], "'soon' is not understood: it takes seconds from 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_words(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["demo", *arguments])
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_engine_alone_needs_no_extra_of_the_sidecar() -> None:
+    assert not set(demo._ENGINE_NEEDS) & set(demo._SIDECAR_NEEDS)
+
+
 @pytest.mark.parametrize(
     ("reported", "sentence"),
     [
@@ -229,11 +276,23 @@ def test_the_wanted_address_is_taken_where_it_is_free() -> None:
     assert address_or_free_one(("127.0.0.1", port)) == ("127.0.0.1", port)
 
 
+def test_a_pace_without_poison_ends_clean() -> None:
+    now = 100.0
+    with Path(os.devnull).open(encoding="utf-8") as nobody:
+        pace = Pace(nobody, poison_seconds=math.inf, end_seconds=20.0, clock=lambda: now)
+        now += 19.9
+        assert not pace.over()
+        assert not pace.poison_due()
+        now += 0.1
+        assert pace.over()
+    assert pace.rule == "no prompt by itself"
+
+
 def test_enter_poisons_at_once_and_time_does_by_itself() -> None:
     now = 100.0
     ours, theirs = os.openpty()
     with os.fdopen(theirs) as terminal:
-        pace = Pace(terminal, once=False, clock=lambda: now)
+        pace = Pace(terminal, clock=lambda: now)
         assert not pace.poison_due()
         os.write(ours, b"\n")
         pace.rest()

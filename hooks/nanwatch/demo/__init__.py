@@ -1,9 +1,10 @@
 """`nanwatch demo`: watch a real model go bad, and nanwatch say so.
 
 A Transformers model answers batches of prompts, and a sidecar runs beside it. On Enter, or by itself
-after five seconds, one prompt is poisoned.
+after five seconds, one prompt is poisoned. With --no-sidecar it is the engine alone, as in a container.
 
-    0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted
+    0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted;
+          --end-after: its time is over
     1     ... or did not; or the sidecar did not come up
     70    NANWATCH_FAIL_FAST=1: the first poisoned prompt stopped the engine
     130   Ctrl-C
@@ -12,6 +13,7 @@ after five seconds, one prompt is poisoned.
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
@@ -20,18 +22,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nanwatch.settings import Settings, listen_address
 
-from .pace import Pace
+from .pace import POISON_SECONDS, POISON_SECONDS_ONCE, Pace
 from .sidecar import Sidecar, SidecarError, address_or_free_one
+
+if TYPE_CHECKING:
+    from .model import DemoModel
 
 NO_SIDECAR = 1
 INTERRUPTED = 130
 TERMINATED = 143
 
-_NEEDED = ("torch", "transformers", "tokenizers", "fastapi", "uvicorn", "prometheus_client")
+_ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
+_SIDECAR_NEEDS = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,15 +47,17 @@ def main(argv: Sequence[str]) -> int:
         ModuleNotFoundError: an extra is not installed.
         SettingsError: a NANWATCH_* variable is not understood.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _arguments(argv)
     settings = Settings.from_environment()
-    _refuse_if_missing()
+    _refuse_if_missing(_ENGINE_NEEDS if arguments.no_sidecar else _ENGINE_NEEDS + _SIDECAR_NEEDS)
     signal.signal(signal.SIGTERM, _terminated)
     logging.basicConfig(stream=sys.stdout, format="       (the engine's log: %(message)s)")
     try:
         with _journal(settings) as journal:
-            return _run(
-                arguments.listen or settings.listen, journal, settings.model_name, once=arguments.once
+            return (
+                _run_alone(arguments, settings)
+                if arguments.no_sidecar
+                else _run(arguments, settings, journal)
             )
     except SidecarError as error:
         print(f"nanwatch demo: {error}", file=sys.stderr)
@@ -59,23 +67,45 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _run(wanted: tuple[str, int], journal: Path, model_name: str | None, *, once: bool) -> int:
-    from .model import make_model
-    from .service import BATCH, MODEL_NAME, DemoService
+def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> int:
+    from .service import MODEL_NAME, DemoService
 
+    wanted = arguments.listen or settings.listen
     address = address_or_free_one(wanted)
     if address != wanted and wanted[1] != 0:
         _say(f"port       {wanted[1]} is taken, so {address[1]}")
     with Sidecar(address, journal) as sidecar:
-        model = make_model()
-        _say(f"model      Llama, {model.weights:,} weights, made and trained just now; runs on the CPU")
+        model = _model()
         sidecar.wait_until_up()
         _say(f"sidecar    {sidecar.url}/metrics (process {sidecar.pid})")
-        pace = Pace(sys.stdin, once=once)
-        _say(f"serving    batches of {BATCH} prompts through model.generate()")
-        _say(f"poison     {pace.rule}\n")
-        name = model_name or MODEL_NAME
-        return DemoService(model, sidecar, pace, model_name=name, once=once, say=_say).run()
+        pace = _pace(arguments)
+        name = settings.model_name or MODEL_NAME
+        return DemoService(model, sidecar, pace, model_name=name, once=arguments.once, say=_say).run()
+
+
+def _run_alone(arguments: argparse.Namespace, settings: Settings) -> int:
+    from .alone import EngineAlone
+    from .service import MODEL_NAME
+
+    model = _model()
+    return EngineAlone(model, _pace(arguments), model_name=settings.model_name or MODEL_NAME, say=_say).run()
+
+
+def _model() -> "DemoModel":
+    from .model import make_model
+
+    model = make_model()
+    _say(f"model      Llama, {model.weights:,} weights, made and trained just now; runs on the CPU")
+    return model
+
+
+def _pace(arguments: argparse.Namespace) -> Pace:
+    from .clients import BATCH
+
+    pace = Pace(sys.stdin, poison_seconds=arguments.poison_every, end_seconds=arguments.end_after)
+    _say(f"serving    batches of {BATCH} prompts through model.generate()")
+    _say(f"poison     {pace.rule}\n")
+    return pace
 
 
 def _say(line: str) -> None:
@@ -95,14 +125,27 @@ def _journal(settings: Settings) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _refuse_if_missing() -> None:
-    for name in _NEEDED:
+def _refuse_if_missing(needed: Sequence[str]) -> None:
+    for name in needed:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _terminated(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(TERMINATED)
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse, and refuse what contradicts."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.poison_every is None:
+        arguments.poison_every = POISON_SECONDS_ONCE if arguments.once else POISON_SECONDS
+    if arguments.once and arguments.no_sidecar:
+        parser.error("--once compares with what a sidecar of its own says: leave out --no-sidecar")
+    if arguments.once and math.isinf(arguments.poison_every):
+        parser.error("--once ends after three poisoned prompts: leave out --poison-every 0")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,7 +164,36 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("ONCE", "0") not in {"", "0"},
         help="end after three poisoned prompts: 0 if every number came out as planted, else 1 (as ONCE=1)",
     )
+    parser.add_argument(
+        "--no-sidecar",
+        action="store_true",
+        help="the engine alone: it writes the journal, and a sidecar of yours reads it",
+    )
+    parser.add_argument(
+        "--poison-every",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"how often a prompt is poisoned by itself; 0: never (default: {POISON_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--end-after",
+        type=_seconds,
+        default=math.inf,
+        metavar="SECONDS",
+        help="end by itself with status 0; 0: never (the default)",
+    )
     return parser
+
+
+def _seconds(value: str) -> float:
+    """Return a time span; 0 stands for one that never ends."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{value!r} is not understood: it takes seconds from 0")
+    return seconds or math.inf
 
 
 def _address(value: str) -> tuple[str, int]:

@@ -1,5 +1,6 @@
-"""When the demo does what: a batch, a line of news, a poisoned prompt."""
+"""When the demo does what: a batch, a line of news, a poisoned prompt, the end."""
 
+import math
 import select
 import time
 from collections.abc import Callable
@@ -12,19 +13,36 @@ POISON_SECONDS_ONCE = 3.0
 
 
 class Pace:
-    """Poisons when Enter is pressed on a terminal, and by itself after a while."""
+    """Poisons when Enter is pressed on a terminal, and by itself after a while.
 
-    def __init__(self, stdin: TextIO, *, once: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        stdin: where Enter is pressed, if it is a terminal.
+        poison_seconds: from one poisoned prompt to the next; inf: none by itself.
+        end_seconds: from now to the end; inf: none by itself.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        stdin: TextIO,
+        *,
+        poison_seconds: float = POISON_SECONDS,
+        end_seconds: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._keys = stdin if stdin.isatty() else None
         self._clock = clock
-        self._seconds = POISON_SECONDS_ONCE if once else POISON_SECONDS
-        self._poison_at = clock() + self._seconds
+        self._seconds = poison_seconds
+        self._poison_at = clock() + poison_seconds
         self._news_at = clock()
+        self._end_at = clock() + end_seconds
 
     @property
     def rule(self) -> str:
         """When a prompt is poisoned, in words."""
-        by_itself = f"one prompt every {self._seconds:g} s"
+        by_itself = (
+            "no prompt by itself" if math.isinf(self._seconds) else f"one prompt every {self._seconds:g} s"
+        )
         return by_itself if self._keys is None else f"{by_itself}, or when you press Enter"
 
     def poison_due(self) -> bool:
@@ -40,6 +58,10 @@ class Pace:
         if due:
             self._news_at = self._clock() + NEWS_SECONDS
         return due
+
+    def over(self) -> bool:
+        """Whether it is time to end."""
+        return self._clock() >= self._end_at
 
     def rest(self) -> None:
         """Wait a moment, or until Enter is pressed."""

@@ -10,26 +10,22 @@ from typing import Any
 from nanwatch import request_ids, watch_generate
 from nanwatch.failfast import NanLogitsError
 
-from .model import POISON, PROMPTS, DemoModel
+from .clients import next_batch
+from .model import DemoModel
 from .pace import Pace
 from .sidecar import Scrape, Sidecar, wait_for
-from .verdict import Planted, Reported, differences
+from .verdict import CAME_OUT_WRONG, DIED_OF_NAN, WELL, Planted, Reported, differences
 
 MODEL_NAME = "demo"
-BATCH = 4
 ONCE_POISONED = 3
 REPORT_SECONDS = 10.0
-
-WELL = 0
-CAME_OUT_WRONG = 1
-DIED_OF_NAN = 70
 
 _REQUESTS, _CORRUPTED, _STEPS = "nanwatch_requests_total", "corrupted_requests_total", "nanwatch_steps_total"
 _INDENT = " " * 7
 
 
 class DemoService:
-    """Serves until it is interrupted or, with `once`, has been poisoned three times.
+    """Serves until its time is over or, with `once`, it has been poisoned three times.
 
     Args:
         model: answers.
@@ -59,32 +55,29 @@ class DemoService:
         """Serve to the end; returns the exit status."""
         try:
             with watch_generate(self._model.model, model_name=self._model_name):
-                while not (self._once and len(self._planted.corrupted_ids) >= ONCE_POISONED):
+                while not self._pace.over() and not self._is_enough():
                     self._serve()
                     self._pace.rest()
         except NanLogitsError as error:
             return self._died(error)
         return self._judge()
 
+    def _is_enough(self) -> bool:
+        return self._once and len(self._planted.corrupted_ids) >= ONCE_POISONED
+
     def _serve(self) -> None:
         """Answer one batch, and tell of it where something is to be told."""
-        first, poison = self._planted.requests, self._pace.poison_due()
-        ids = [f"demo-{number}" for number in range(first + 1, first + BATCH + 1)]
-        prompts = [PROMPTS[number % len(PROMPTS)] for number in range(first, first + BATCH)]
-        shown = len(self._planted.corrupted_ids) % BATCH  # another row each time
-        self._planted.requests += BATCH
-        if poison:
-            prompts[shown] += POISON
-            self._planted.corrupted_ids.append(ids[shown])
-        with request_ids(ids):
-            answers = self._model.answer(prompts)
-        sent = f"{ids[shown]}  200  {prompts[shown]!r} -> {answers[shown]!r}"
+        poison = self._pace.poison_due()
+        batch = next_batch(self._planted, poison=poison)
+        with request_ids(batch.ids):
+            answers = self._model.answer(batch.prompts)
+        sent = batch.exchange(answers)
         if poison:
             self._tell(
                 f"\n{self._age()}  a token of this prompt has NaN for its embedding; the client was sent",
                 sent,
             )
-            self._tell_what_the_sidecar_says(ids[shown])
+            self._tell_what_the_sidecar_says(batch.shown_id)
         elif self._pace.news_due():
             self._tell(self._news(), sent)
 

@@ -3,6 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+WELL = 0
+CAME_OUT_WRONG = 1
+DIED_OF_NAN = 70
+
 
 @dataclass(slots=True)
 class Planted:
