@@ -212,7 +212,7 @@ pipeline() { # STATUS WHAT SERVICE...
     shift 2
     NANWATCH_FAIL_FAST=1 compose up --no-build --exit-code-from sidecar "$@" >"$work/pipeline.log" 2>&1 || status=$?
     printf '   %s:\n' "$what"
-    grep -E 'NaNs detected|, 0 poisoned$|(engine|sidecar)-1 exited' "$work/pipeline.log" | sed 's/^[^a-zA-Z]*/      /' || true
+    grep -E 'NaNs detected|, 0 poisoned$|(engine|sidecar)-1 exited' "$work/pipeline.log" | sed 's/^.*engine-1/      engine-1/' || true
     compose down --volumes --timeout 5 2>/dev/null
     is '   status' "$status" "$expected"
 }

@@ -189,6 +189,17 @@ def test_an_image_takes_its_base_from_outside_and_its_packages_from_the_pins(hal
     }
 
 
+@pytest.mark.parametrize("name", ["README.md", "docker-compose.yml", "docs/containers.md"])
+def test_a_pipeline_names_both_halves_or_none(name: str) -> None:
+    """Compose does not watch what it starts only as a dependency: the status would be 0 on a NaN."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    recipes = re.findall(r"--exit-code-from sidecar([a-z ]*)", text)
+    assert recipes
+    for services_named in recipes:
+        named = set(re.findall(r"\b(?:engine|sidecar)\b", services_named))
+        assert named in (set(), {"engine", "sidecar"})
+
+
 @pytest.fixture(scope="session")
 def compose() -> str:
     found = shutil.which("docker-compose")
