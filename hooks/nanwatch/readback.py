@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 NOT_LANDED = -1
+CLEAN = b""  # stands for the counts of a clean step, of any number of rows
 MOST_ROWS = 16_384
 SLOTS = 64
 _INT32_BYTES = 4
@@ -110,7 +111,7 @@ def bytes_of(counts: Tensor) -> bytes:
 
 
 def is_clean(counts: bytes) -> bool:
-    """Whether no row held a NaN: one comparison, no object for a row."""
+    """Whether no row held a NaN: one comparison, no object for a row. CLEAN is."""
     return counts == bytes(len(counts))
 
 

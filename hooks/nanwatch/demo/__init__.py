@@ -78,6 +78,7 @@ def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> in
         model = _model()
         sidecar.wait_until_up()
         _say(f"sidecar    {sidecar.url}/metrics (process {sidecar.pid})")
+        _say(f"status     nanwatch status --journal {journal}")
         pace = _pace(arguments)
         name = settings.model_name or MODEL_NAME
         return DemoService(model, sidecar, pace, model_name=name, once=arguments.once, say=_say).run()
