@@ -98,7 +98,7 @@ def test_once_ends_well_with_every_number_as_planted(tmp_path: Path) -> None:
         assert re.search(rf"{request_id}  5,1\d\d NaN, logits rows 10, first at step \d+ \(prefill\)", output)
     assert ", ".join(poisoned) in output
     assert re.search(r"http://127\.0\.0\.1:\d+/metrics", output)
-    assert max(len(line) for line in output.splitlines() if not line.startswith("journal")) <= 104
+    assert max(len(line) for line in output.splitlines() if not line.startswith(("journal", "status"))) <= 104
     assert list(tmp_path.iterdir()) == [], "the journal is removed"
 
 
