@@ -152,9 +152,11 @@ ENDS = {
     "sys.exit": "sys.exit(0)",
     "an exception": "raise SystemExit(0)",
     "a thread in the middle of a step": """
+        # Without the sleep it may be inside torch when the interpreter ends, which aborts any program.
         def load():
             while True:
                 probe.observe(CLEAN, ["load"])
+                time.sleep(0.001)
         threading.Thread(target=load, daemon=True).start()
         time.sleep(0.2)
     """,
