@@ -1,6 +1,7 @@
 """The two threads behind a probe, from the first step to the last line.
 
 engine's thread --pending--> watcher --handed on--> recorder --> journal
+                --a clean step that was counted on the CPU, with nothing pending--^
 """
 
 import threading

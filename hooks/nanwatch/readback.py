@@ -3,6 +3,7 @@
 A count lands in a slot: host memory that is pre-filled with -1, so that whoever looks can tell
 that all R counts are there without asking the device: a CUDA call from another thread would
 break a graph capture, and after a device assert events only raise, just when counts matter most.
+Counts that were made on the CPU are there already: they are copied, and need no slot.
     R = logits rows of a step
 """
 

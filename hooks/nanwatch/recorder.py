@@ -33,7 +33,7 @@ class Recorder:
         self._ledger, self._writer, self._fail_fast = ledger, writer, fail_fast
         self._announcer = Announcer()
         self._handed_on: deque[Landed | Finish] = deque()
-        self._dropped: deque[str] = deque()  # reasons, from the engine's thread
+        self._dropped: deque[str] = deque()  # reasons, from any thread
         self._queue_full = 0
         self._wake = Event()
         self._stopping = False
@@ -66,7 +66,7 @@ class Recorder:
 
     def note_fault(self, error: Exception, where: str = "nanwatch itself") -> None:
         """Log a fault of ours once for each kind, and count the step that it cost."""
-        self._dropped.append("error")
+        self.count_dropped("error")
         kind = f"{where}: {type(error).__name__}"
         if kind not in self._faults:
             self._faults.add(kind)
