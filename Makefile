@@ -47,8 +47,9 @@ chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ord
 test-containers: $(STAMP)  ## build the images and run the compose file on a Docker daemon of its own; takes root
 	PYTHON=$(BIN)/python deploy/docker/try.sh
 
-dashboard: $(STAMP)  ## write dashboards/nanwatch.json anew
+dashboard: $(STAMP)  ## write dashboards/nanwatch.json, and the rules for Kubernetes, anew
 	$(BIN)/python -m dashboards.build
+	$(BIN)/python -m dashboards.prometheus_rule
 
 clean:  ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
