@@ -5,6 +5,8 @@ that reach us passed through; its exit status is ours. Under fail-fast a raise o
 tensor-parallel rank leaves the others waiting for ever, and some engines end with status 0 after
 one, so the journal is watched: once it says that fail-fast tripped, the group has 5 seconds to end
 by itself, and the status is 70 whatever the engine says.
+
+No code is needed in the program: environment.py says how nanwatch gets into it.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from types import FrameType
 
 from nanwatch.settings import Settings
 
+from .environment import environment_of_child
 from .terminal import Terminal, signal_group
 from .trip import TripWatch
 
@@ -39,7 +42,7 @@ def main(argv: list[str]) -> int:
     settings = Settings.from_environment()
     run_id = secrets.token_hex(8)
     watch = TripWatch(settings, run_id)
-    environment = {"NANWATCH_ENABLED": "1", **os.environ, "NANWATCH_RUN_ID": run_id}
+    environment = environment_of_child(os.environ, settings, run_id)
     try:
         status = _supervise(command, environment, watch)
     except OSError as error:

@@ -39,6 +39,7 @@ from nanwatch.engines.module import device_of
 from nanwatch.probe import NanProbe
 from nanwatch.request_scope import current_scope
 
+from .automatic import give_way
 from .call import GenerateCall
 from .criteria import ReportingCriteria
 from .replaced_method import Method, ReplacedMethod
@@ -65,6 +66,7 @@ def watch_generate(
         ValueError: it is being watched already.
     """
     target: nn.Module = getattr(model, "_orig_mod", model)
+    give_way(target)
     _refuse_unless_watchable(target)
     name = model_name or getattr(target, "name_or_path", "") or type(target).__name__
     used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
