@@ -75,6 +75,12 @@ def watch_generate(
     return handle
 
 
+def probe_of_running_call() -> NanProbe | None:
+    """Return the probe of the generate() that runs in this thread, None where none is watched."""
+    running = _running.get()
+    return running.watcher.probe if running is not None else None
+
+
 @dataclass(slots=True)
 class _Open:
     """A call of generate() that is running, and the one that it runs in."""
@@ -94,7 +100,7 @@ class _GenerateWatcher:
     """Follows the calls of one model's generate()."""
 
     def __init__(self, probe: NanProbe) -> None:
-        self._probe = probe
+        self.probe = probe
         self._guard = Guard("nanwatch.watch_generate", probe)
         self._parameters: tuple[str, ...] = ()
 
@@ -145,7 +151,7 @@ class _GenerateWatcher:
             outer.holds_another = True
         return _Open(
             watcher=self,
-            call=GenerateCall(self._probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
+            call=GenerateCall(self.probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
             custom=arguments.get("custom_generate") is not None,
             assistant=arguments.get("assistant_model"),
             outer=outer,
@@ -163,7 +169,7 @@ class _GenerateWatcher:
             self._guard.say(
                 "blind", "generate() made no forward of this model in its thread: nothing was counted"
             )
-            self._probe.drop(DROP_REASON)
+            self.probe.drop(DROP_REASON)
 
 
 def _plan_of(config: GenerationConfig, running: _Open) -> RowPlan:

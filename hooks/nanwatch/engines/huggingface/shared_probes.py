@@ -6,6 +6,7 @@ a queue, and a thread of ours closes what nobody uses any more.
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -36,6 +37,7 @@ class SharedProbes:
 
     def __init__(self) -> None:
         self._shared: dict[Key, _Shared] = {}
+        self.make: Callable[[nn.Module, str], NanProbe] = _probe_of  # replaced where tests are watched
         self.forget_parent()
 
     def take(self, model: nn.Module) -> tuple[NanProbe, Key]:
@@ -44,12 +46,11 @@ class SharedProbes:
         Raises:
             SettingsError: as NanProbe does.
         """
-        device = device_of(model)
-        key = Key(getattr(model, "name_or_path", "") or type(model).__name__, str(device))
+        key = Key(getattr(model, "name_or_path", "") or type(model).__name__, str(device_of(model)))
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(NanProbe(key.name, runtime=RUNTIME, device=device))
+                shared = self._shared[key] = _Shared(self.make(model, key.name))
             shared.users += 1
             self._start_closer()
         return shared.probe, key
@@ -84,6 +85,10 @@ class SharedProbes:
                 return None
             del self._shared[key]
             return shared.probe
+
+
+def _probe_of(model: nn.Module, name: str) -> NanProbe:
+    return NanProbe(name, runtime=RUNTIME, device=device_of(model))
 
 
 PROBES = SharedProbes()
