@@ -108,7 +108,7 @@ class Asking:
 def test_beside_another_tools_finder_the_action_runs_once(*, ours_first: bool) -> None:
     calls: list[Any] = []
     when_imported(seen(calls))
-    sys.meta_path.insert(1 if ours_first else 0, Asking())  # type: ignore[arg-type]
+    sys.meta_path.insert(1 if ours_first else 0, Asking())
     importlib.import_module(f"{NAME}.core")
     assert calls == [(f"{NAME}.core", 1)]
 

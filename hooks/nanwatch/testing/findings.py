@@ -27,7 +27,9 @@ class Finding:
     def __str__(self) -> str:
         phase = f" ({self.phase})" if self.phase else ""
         rows = "1 logits row" if self.rows == 1 else f"{self.rows} logits rows"
-        return f"{self.request} of {self.where}, first at step {self.step}{phase}: {self.values} NaN in {rows}"
+        return (
+            f"{self.request} of {self.where}, first at step {self.step}{phase}: {self.values} NaN in {rows}"
+        )
 
 
 @dataclass(slots=True)

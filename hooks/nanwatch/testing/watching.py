@@ -66,7 +66,9 @@ class Watching:
         scope = current_scope()
         named = scope is not None and len(scope.ids) == samples
         ids = scope.ids if scope is not None and named else made_up_ids(samples)
-        self._probe(module, phased=False).observe(logits, ids, row_ends=ends_of(samples, rows_per_sample(logits)))
+        self._probe(module, phased=False).observe(
+            logits, ids, row_ends=ends_of(samples, rows_per_sample(logits))
+        )
 
     def _probe(self, module: Any, *, phased: bool) -> "CheckingProbe":
         from .probe import CheckingProbe

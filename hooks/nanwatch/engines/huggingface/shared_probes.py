@@ -18,6 +18,8 @@ from nanwatch.probe import NanProbe
 
 RUNTIME = "transformers"
 
+Make = Callable[[nn.Module, str], NanProbe]  # of a model, and the name that its probe gets
+
 
 class Key(NamedTuple):
     """What models share a probe by."""
@@ -37,7 +39,7 @@ class SharedProbes:
 
     def __init__(self) -> None:
         self._shared: dict[Key, _Shared] = {}
-        self.make: Callable[[nn.Module, str], NanProbe] = _probe_of  # replaced where tests are watched
+        self.make: Make = _probe_of  # another one where tests are watched
         self.forget_parent()
 
     def take(self, model: nn.Module) -> tuple[NanProbe, Key]:
