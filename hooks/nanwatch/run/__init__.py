@@ -69,10 +69,11 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _supervise(command: list[str], environment: dict[str, str], watch: TripWatch) -> int:
     """Run to the end; after a trip end the group. Returns the command's status as a shell says it."""
-    child = subprocess.Popen(command, env=environment, process_group=0)  # noqa: S603  what the caller asked for
-    terminal = Terminal(child.pid)
-    terminal.lend()
-    with _signals_passed_to(child.pid):
+    with _signals_passed_on() as relay:
+        child = subprocess.Popen(command, env=environment, process_group=0)  # noqa: S603  what was asked for
+        terminal = Terminal(child.pid)
+        terminal.lend()
+        relay.begin(child.pid)
         while child.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_SECONDS)
@@ -97,14 +98,34 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
             return
 
 
-@contextmanager
-def _signals_passed_to(group: int) -> Iterator[None]:
-    def pass_on(number: int, _: FrameType | None) -> None:
-        signal_group(group, signal.Signals(number))
+class _Relay:
+    """Passes signals on to a process group; those that come before it is there, once it is."""
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    def __init__(self) -> None:
+        self._group: int | None = None
+        self._early: list[signal.Signals] = []
+
+    def begin(self, group: int) -> None:
+        """Pass on to this group from now on."""
+        self._group = group
+        for number in self._early:
+            signal_group(group, number)
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        """Pass one signal on."""
+        if self._group is None:
+            self._early.append(signal.Signals(number))
+        else:
+            signal_group(self._group, signal.Signals(number))
+
+
+@contextmanager
+def _signals_passed_on() -> Iterator[_Relay]:
+    """Take the signals over, from before there is a command that could miss one."""
+    relay = _Relay()
+    before = {number: signal.signal(number, relay) for number in _PASSED_ON}
     try:
-        yield
+        yield relay
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
