@@ -7,10 +7,11 @@ does in the module that is attached to, and real models that have it.
 import copy
 import gc
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,41 @@ def test_a_wrapper_that_others_put_over_the_class_or_the_model_hides_nothing(
     generate(model, "c", "d")
     found = seen(probes, journal)
     assert (found.ids, found.totals.requests, found.totals.steps) == (["b", "d"], 4, 4)
+
+
+def test_a_method_that_was_looked_up_before_the_first_call_is_counted_each_time(
+    engine: ModuleType, probes: SharedProbes, journal: Path
+) -> None:
+    attach(engine)
+    model = model_of(engine)
+    looked_up = SimpleNamespace(generate=model.generate)
+    generate(looked_up)
+    generate(looked_up, "c", "d")
+    generate(model, "e", "f")
+    found = seen(probes, journal)
+    assert (found.ids, found.totals.requests, found.totals.steps) == (["b", "d", "f"], 6, 6)
+
+
+def test_first_calls_in_many_threads_at_once_are_all_counted(
+    engine: ModuleType, probes: SharedProbes, journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attach(engine)
+    model = model_of(engine)
+    start = threading.Barrier(8)
+
+    def call(number: int) -> None:
+        start.wait()
+        generate(model, f"a{number}", f"b{number}")
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = seen(probes, journal)
+    assert sorted(found.ids) == [f"b{number}" for number in range(8)]
+    assert (found.totals.requests, found.totals.steps, found.sources) == (16, 16, 1)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_an_assistant_is_no_request(engine: ModuleType, probes: SharedProbes, journal: Path) -> None:

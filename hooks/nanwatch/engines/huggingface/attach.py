@@ -63,12 +63,12 @@ def _wrap(cls: Any) -> None:
 def _watched_from_the_first(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from .automatic import watch_if_new
+        from .automatic import watched_generate
 
-        begun = watch_if_new(self, kwargs)
-        if begun is None:
+        watched = watched_generate(self, kwargs)
+        if watched is None:
             return original(self, *args, **kwargs)
-        return begun.call(original.__get__(self), args, kwargs)
+        return watched.call(original.__get__(self), args, kwargs)
 
     setattr(generate, _WRAPPED, True)
     return generate

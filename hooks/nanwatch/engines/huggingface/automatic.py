@@ -7,6 +7,8 @@
 The watch lies on the model, in a cycle with it: nothing else holds either.
 """
 
+import os
+import threading
 import weakref
 from typing import Any
 
@@ -20,36 +22,47 @@ from .replaced_method import ReplacedMethod
 from .shared_probes import PROBES
 
 _KEEPER = "_get_stopping_criteria"  # the replaced method that holds the handle; nobody else replaces it
-_HANDLE = "nanwatch_handle"
+_HANDLE, _GENERATE = "nanwatch_handle", "nanwatch_generate"
+
+_beginning = threading.Lock()
 
 
-def watch_if_new(model: nn.Module, arguments: dict[str, Any]) -> ReplacedMethod | None:
-    """Watch a model whose generate() is being called with these arguments.
+def watched_generate(model: nn.Module, arguments: dict[str, Any]) -> ReplacedMethod | None:
+    """Return what a call of a class's generate(), with these arguments, is to go through.
 
-    Returns the model's new generate, None where it is watched already, or is not to be.
+    A call that comes in on the class is the first one, or one of a method that was looked up before
+    the first: both are counted. None where it goes on by itself: inside a call of the same model that
+    is counted already, in a draft, or where the model cannot be watched.
 
     Raises:
         SettingsError: fail-fast is meant, and the environment is not understood.
     """
-    if _is_watched(model) or _is_draft(arguments):
+    if not _is_watched(model) and (_is_draft(arguments) or not _begin(model)):
         return None
-    try:
-        _watch(model)
-    except SettingsError:
-        raise
-    except Exception as error:  # noqa: BLE001  the model generates all the same
-        cannot_look("transformers", error)
-        return None
-    replaced: ReplacedMethod = vars(model)["generate"]
-    return replaced
+    from .generate import is_in_generate_of
+
+    return None if is_in_generate_of(model) else _replaced(model)
 
 
 def give_way(model: nn.Module) -> None:
     """End the watch that was begun here, if there is one: the program watches this model itself."""
-    keeper = vars(model).get(_KEEPER)
-    handle = vars(keeper).get(_HANDLE) if isinstance(keeper, ReplacedMethod) else None
+    handle = _kept(model, _HANDLE)
     if isinstance(handle, Watch):
         handle.close()
+
+
+def _begin(model: nn.Module) -> bool:
+    with _beginning:
+        if _is_watched(model):  # by another thread, just now
+            return True
+        try:
+            _watch(model)
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001  the model generates all the same
+            cannot_look("transformers", error)
+            return False
+        return True
 
 
 def _watch(model: nn.Module) -> None:
@@ -61,10 +74,23 @@ def _watch(model: nn.Module) -> None:
     except BaseException:
         PROBES.leave(key)
         raise
-    vars(vars(model)[_KEEPER])[_HANDLE] = handle
+    members = vars(model)
+    vars(members[_KEEPER]).update({_HANDLE: handle, _GENERATE: members["generate"]})
     left = weakref.finalize(model, PROBES.leave, key)
     left.atexit = False  # every probe is closed at exit anyway
     handle.on_close(left)
+
+
+def _replaced(model: nn.Module) -> ReplacedMethod | None:
+    """Return the model's own generate, also where somebody has put theirs over it since."""
+    own = vars(model).get("generate")
+    found = own if isinstance(own, ReplacedMethod) else _kept(model, _GENERATE)
+    return found if isinstance(found, ReplacedMethod) else None
+
+
+def _kept(model: nn.Module, name: str) -> object:
+    keeper = vars(model).get(_KEEPER)
+    return vars(keeper).get(name) if isinstance(keeper, ReplacedMethod) else None
 
 
 def _is_watched(model: nn.Module) -> bool:
@@ -74,3 +100,11 @@ def _is_watched(model: nn.Module) -> bool:
 def _is_draft(arguments: dict[str, Any]) -> bool:
     """Whether an assisted generate() asks its assistant for candidates."""
     return bool(getattr(arguments.get("generation_config"), "is_assistant", False))
+
+
+def _forget_parent() -> None:
+    global _beginning  # noqa: PLW0603  a fork may come while another thread holds it
+    _beginning = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

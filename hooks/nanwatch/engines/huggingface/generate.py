@@ -81,6 +81,14 @@ def probe_of_running_call() -> NanProbe | None:
     return running.watcher.probe if running is not None else None
 
 
+def is_in_generate_of(model: nn.Module) -> bool:
+    """Whether a watched generate() of this model runs in this thread."""
+    running = _running.get()
+    while running is not None and running.watcher.model is not model:
+        running = running.outer
+    return running is not None
+
+
 @dataclass(slots=True)
 class _Open:
     """A call of generate() that is running, and the one that it runs in."""
@@ -102,10 +110,12 @@ class _GenerateWatcher:
     def __init__(self, probe: NanProbe) -> None:
         self.probe = probe
         self._guard = Guard("nanwatch.watch_generate", probe)
+        self.model: nn.Module | None = None
         self._parameters: tuple[str, ...] = ()
 
     def attach(self, model: Any, handle: Watch) -> None:
         """Look at everything that the module docstring names, until the handle is closed."""
+        self.model = model
         self._parameters = tuple(inspect.signature(model.generate).parameters)
         hook = ForwardHook(self._look, self._guard)
         handle.on_close(model.register_forward_hook(hook, with_kwargs=True).remove)
