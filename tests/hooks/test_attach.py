@@ -50,7 +50,10 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "nanwatch.watch_engines(); import transformers.generation.utils",
         "import transformers.generation.utils; nanwatch.watch_engines()",
         "import transformers; nanwatch.watch_engines(); import transformers.generation.utils",
-        "[nanwatch.watch_engines() for _ in range(3)]; import transformers.generation.utils",
+        (
+            "n = len(sys.meta_path); [nanwatch.watch_engines() for _ in range(3)]; "
+            "assert len(sys.meta_path) == n + 1; import transformers.generation.utils"
+        ),
     ],
 )
 def test_before_the_import_or_after_it_once_or_thrice(journal: Path, folder: Path, script: str) -> None:

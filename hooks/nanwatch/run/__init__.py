@@ -48,7 +48,6 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         print(f"nanwatch run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    watch.look()
     if watch.corrupted or watch.tripped:
         print(watch.summary(), file=sys.stderr)
     return NAN_STATUS if watch.tripped else status
@@ -83,6 +82,7 @@ def _supervise(command: list[str], environment: dict[str, str], watch: TripWatch
             if watch.tripped:
                 _end_group(child)
     terminal.take_back()
+    watch.look()  # what it wrote since, and died of
     if watch.tripped:
         signal_group(child.pid, signal.SIGKILL)  # ranks that outlived their parent
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
