@@ -137,7 +137,7 @@ def _dropped_steps(by_source: Groups) -> Metric:
 def _liveness(by_source: Groups) -> tuple[Metric, Metric]:
     active = GaugeMetricFamily(
         "nanwatch_hook_active",
-        "1 while the source's process lives and wrote to its journal within 10 seconds.",
+        "1 while the source's process lives, looks at its engine and wrote to its journal within 10 seconds.",
         labels=SOURCE_LABELS,
     )
     last_step = GaugeMetricFamily(

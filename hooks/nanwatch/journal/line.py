@@ -74,6 +74,7 @@ class StartLine:
     counting: bool = True  # False: a rank that only annotates; its requests are not summed
     fail_fast: bool = False
     run: str = ""  # the `nanwatch run` that started the process, "" for none
+    blind: str = ""  # why nobody looks at this engine, "" where somebody does
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from nanwatch.engines.module import device_of
 from nanwatch.probe import NanProbe
 from nanwatch.request_scope import current_scope
 
+from .automatic import give_way
 from .call import GenerateCall
 from .criteria import ReportingCriteria
 from .replaced_method import Method, ReplacedMethod
@@ -65,12 +66,27 @@ def watch_generate(
         ValueError: it is being watched already.
     """
     target: nn.Module = getattr(model, "_orig_mod", model)
+    give_way(target)
     _refuse_unless_watchable(target)
     name = model_name or getattr(target, "name_or_path", "") or type(target).__name__
     used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
     handle = Watch(used, owns_probe=probe is None)
     _GenerateWatcher(used).attach(target, handle)
     return handle
+
+
+def probe_of_running_call() -> NanProbe | None:
+    """Return the probe of the generate() that runs in this thread, None where none is watched."""
+    running = _running.get()
+    return running.watcher.probe if running is not None else None
+
+
+def is_in_generate_of(model: nn.Module) -> bool:
+    """Whether a watched generate() of this model runs in this thread."""
+    running = _running.get()
+    while running is not None and running.watcher.model is not model:
+        running = running.outer
+    return running is not None
 
 
 @dataclass(slots=True)
@@ -92,12 +108,14 @@ class _GenerateWatcher:
     """Follows the calls of one model's generate()."""
 
     def __init__(self, probe: NanProbe) -> None:
-        self._probe = probe
+        self.probe = probe
         self._guard = Guard("nanwatch.watch_generate", probe)
+        self.model: nn.Module | None = None
         self._parameters: tuple[str, ...] = ()
 
     def attach(self, model: Any, handle: Watch) -> None:
         """Look at everything that the module docstring names, until the handle is closed."""
+        self.model = model
         self._parameters = tuple(inspect.signature(model.generate).parameters)
         hook = ForwardHook(self._look, self._guard)
         handle.on_close(model.register_forward_hook(hook, with_kwargs=True).remove)
@@ -143,7 +161,7 @@ class _GenerateWatcher:
             outer.holds_another = True
         return _Open(
             watcher=self,
-            call=GenerateCall(self._probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
+            call=GenerateCall(self.probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
             custom=arguments.get("custom_generate") is not None,
             assistant=arguments.get("assistant_model"),
             outer=outer,
@@ -161,7 +179,7 @@ class _GenerateWatcher:
             self._guard.say(
                 "blind", "generate() made no forward of this model in its thread: nothing was counted"
             )
-            self._probe.drop(DROP_REASON)
+            self.probe.drop(DROP_REASON)
 
 
 def _plan_of(config: GenerationConfig, running: _Open) -> RowPlan:

@@ -27,9 +27,13 @@ class ReplacedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, by way of `around` until it was put back."""
+        return self.call(self._original, args, kwargs)
+
+    def call(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do so with another method in the original's place: one that was called before it was replaced."""
         if self._around is None:
-            return self._original(*args, **kwargs)
-        return self._around(self._original, args, kwargs)
+            return original(*args, **kwargs)
+        return self._around(original, args, kwargs)
 
     def put_back(self) -> None:
         """Leave the model with the method that it had.
