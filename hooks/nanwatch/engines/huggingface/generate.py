@@ -40,6 +40,7 @@ from nanwatch.probe import NanProbe
 from nanwatch.request_scope import current_scope
 
 from .call import GenerateCall
+from .continuous import ContinuousWatcher
 from .criteria import ReportingCriteria
 from .replaced_method import Method, ReplacedMethod
 from .rows import RowPlan
@@ -70,6 +71,7 @@ def watch_generate(
     used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
     handle = Watch(used, owns_probe=probe is None)
     _GenerateWatcher(used).attach(target, handle)
+    ContinuousWatcher(used).attach(target, handle)
     return handle
 
 
