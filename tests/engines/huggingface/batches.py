@@ -4,6 +4,7 @@ Everything is the real engine. On a CPU it has no asynchronous mode, so `two_buf
 takes from a GPU: streams, events, and a copy to the host that has not happened until somebody waited.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -169,3 +170,12 @@ def pageable_swap() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offloading_manager, "torch", _Torch())
         yield
+
+
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Keep what is imported out of the garbage collections that the engine makes at each start and stop."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
