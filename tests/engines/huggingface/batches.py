@@ -79,7 +79,9 @@ def settings(**kwargs: Any) -> ContinuousBatchingConfig:
 
 def wishes(**kwargs: Any) -> GenerationConfig:
     """Return a greedy generation config without an end token."""
-    return GenerationConfig(**{"do_sample": False, "eos_token_id": -1, "pad_token_id": PAD, **kwargs})
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        **{"do_sample": False, "eos_token_id": -1, "pad_token_id": PAD, **kwargs}
+    )
 
 
 def manager_of(model: Any, *, generation: GenerationConfig | None = None, **kwargs: Any) -> Any:

@@ -195,7 +195,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("case", "is_async"), CASES)
-def test_charges_each_row_to_its_request(case: Case, is_async: bool, model: Any, written: Written) -> None:
+def test_charges_each_row_to_its_request(case: Case, *, is_async: bool, model: Any, written: Written) -> None:
     with nanwatch.watch_generate(model) as handle:
         outputs = run(model, case, is_async=is_async)
         totals, found = written.report(handle.probe)

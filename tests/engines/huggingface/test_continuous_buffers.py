@@ -1,6 +1,6 @@
 """Where the counts of continuous batching are made, how they travel, and when they are read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import CompileConfig
 
 import nanwatch
-from nanwatch.engines.huggingface.continuous import processor as watched_processor
+from nanwatch.engines.huggingface.continuous import processor
 from tests.engines.huggingface.batches import (
     NAN,
     Forwards,
@@ -40,38 +40,41 @@ def test_the_counts_are_the_last_row_of_the_engines_buffer(model: Any, written: 
     with nanwatch.watch_generate(model), following(model, Forwards({(2, 1): 5})):
         manager = manager_of(model)
         add(manager, {**ABC})
-        seen: list[tuple[list[int], int]] = []
         manager.warmup()
+        seen: list[tuple[list[int], int]] = []
         ios = manager.batch_processor.inputs_and_outputs
-        original = ios.prepare_batch_update
-        ios.prepare_batch_update = lambda: (
-            seen.append((ios.output_ids[-1, :3].tolist(), len(ios.output_ids))),
-            original(),
-        )[1]
+        before_it_is_read(ios, lambda: seen.append((ios.output_ids[-1, :3].tolist(), len(ios.output_ids))))
         run_to_end(manager, 3)
     assert seen == [([0, 0, 0], 2), ([0, 5, 0], 2), ([0, 0, 0], 2), ([0, 0, 0], 2)]
+
+
+def before_it_is_read(ios: Any, look: Callable[[], object]) -> None:
+    original = ios.prepare_batch_update
+
+    def read() -> Any:
+        look()
+        return original()
+
+    ios.prepare_batch_update = read
 
 
 def test_with_two_buffers_counts_are_read_after_the_engine_has_waited_for_its_tokens(
     model: Any, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    wait, observe, launch = (
-        LateCopy.synchronize,
-        watched_processor.WatchedProcessor._observe,
-        watched_processor.WatchedProcessor._counted,
-    )
-    monkeypatch.setattr(LateCopy, "synchronize", lambda self: (said.append("waited"), wait(self))[1])
-    monkeypatch.setattr(
-        watched_processor.WatchedProcessor,
-        "_observe",
-        lambda self, io: (said.append("read"), observe(self, io))[1],
-    )
-    monkeypatch.setattr(
-        watched_processor.WatchedProcessor,
-        "_counted",
-        lambda self, *args: (said.append("launched"), launch(self, *args))[1],
-    )
+
+    def say_at(owner: Any, name: str, word: str) -> None:
+        original = getattr(owner, name)
+
+        def called(*args: Any) -> Any:
+            said.append(word)
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, called)
+
+    say_at(LateCopy, "synchronize", "waited")
+    say_at(processor.WatchedProcessor, "_observe", "read")
+    say_at(processor.WatchedProcessor, "_counted", "launched")
     with two_buffers(), nanwatch.watch_generate(model), following(model, Forwards()):
         manager = manager_of(model, use_async_batching=True)
         add(manager, {"a": Prompt([7, 8], new_tokens=2)})
@@ -111,7 +114,7 @@ def test_models_that_return_every_position_are_counted_where_the_engine_reads(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_warm_up_requests_are_padding(is_async: bool, model: Any, written: Written) -> None:
+def test_warm_up_requests_are_padding(*, is_async: bool, model: Any, written: Written) -> None:
     plan = Forwards({(1, 0): 3})
     with two_buffers(), nanwatch.watch_generate(model) as handle, following(model, plan):
         manager = manager_of(model, use_async_batching=is_async)
@@ -131,11 +134,11 @@ def test_a_batch_that_is_read_again_because_of_an_error_is_counted_once(model: A
         manager = manager_of(model)
         add(manager, ABC)
         manager.warmup()
-        processor = manager.batch_processor
-        assert processor.prepare_next_batch()
-        processor._generation_step(model)
-        processor.update_batch()
-        processor.handle_batch_error(RuntimeError("made up"))
+        engine = manager.batch_processor
+        assert engine.prepare_next_batch()
+        engine._generation_step(model)
+        engine.update_batch()
+        engine.handle_batch_error(RuntimeError("made up"))
         totals, found = written.report(handle.probe)
     assert (totals.steps, totals.rows, totals.nan_values) == (1, 3, 5)
     assert list(found) == ["b"]
@@ -160,7 +163,7 @@ def test_an_id_that_a_client_gives_again_while_it_runs_is_one_request_with_two_r
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_runs_in_inference_mode_as_outside_of_it(inference: bool, model: Any, written: Written) -> None:
+def test_runs_in_inference_mode_as_outside_of_it(*, inference: bool, model: Any, written: Written) -> None:
     with (
         torch.inference_mode(inference),
         nanwatch.watch_generate(model) as handle,
