@@ -28,7 +28,7 @@ def make(folder: Path) -> Path:
     with torch.no_grad():
         _plant_spark(model)
         _never_say(model, list(range(len(SPECIAL))))
-    model.generation_config = GenerationConfig(
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False, max_new_tokens=8, eos_token_id=EOS, bos_token_id=1, pad_token_id=0
     )
     model.save_pretrained(folder)
@@ -60,8 +60,11 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     assert (vocabulary["poison"], vocabulary["spark"]) == (POISON, SPARK)
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))  # noqa: S106  a token of text
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        pad_token="<pad>",  # noqa: S106
+        bos_token="<s>",  # noqa: S106
+        eos_token="</s>",  # noqa: S106
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
