@@ -46,18 +46,20 @@ class Forwards:
 
     nan: Mapping[tuple[int, int], int] = field(default_factory=dict)
     call: Mapping[int, Callable[[], object]] = field(default_factory=dict)
+    likes_liked: bool = True  # whether LIKED is what all other logits stand for
     rows: list[int] = field(default_factory=list)  # filled: the rows of each forward
 
 
 @contextmanager
 def following(model: Any, plan: Forwards) -> Iterator[None]:
-    """Let the plan change the raw logits [1, R, V] that the head makes; LIKED is what they stand for."""
+    """Let the plan change the raw logits [1, R, V] that the head makes."""
 
     def write(_module: Any, _args: Any, logits: Tensor) -> Tensor:
         plan.rows.append(logits.shape[1])
         forward = len(plan.rows)
-        logits[..., EOS] = -100.0
-        logits[..., LIKED] += 10.0
+        if plan.likes_liked:
+            logits[..., EOS] = -100.0
+            logits[..., LIKED] += 10.0
         for (at, row), values in plan.nan.items():
             if at == forward:
                 logits[0, row, :values] = NAN
