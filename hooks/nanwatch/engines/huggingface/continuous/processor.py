@@ -28,9 +28,9 @@ from nanwatch.engines.guard import DROP_REASON, Guard
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
-from nanwatch.readback import NOT_LANDED
 
 from .counting_model import ROOM, CountingModel
+from .room import Room
 from .rows import read_rows, row_count
 
 
@@ -45,7 +45,7 @@ class WatchedProcessor:
         self._probe, self._guard = probe, guard
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
-        self._on_host: dict[Any, Tensor] = {}  # where the counts of each launching IO land, [M]
+        self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
         self._is_warming_up = self._is_blind = False
@@ -68,7 +68,7 @@ class WatchedProcessor:
         for io, buffer in grown:  # all or none: the engine copies one into the other
             io.output_ids = buffer
         for host, device in ends:
-            self._on_host[host] = _landing_for(device.output_ids)
+            self._rooms[host] = Room(device.output_ids[-1])
             self._replace(host, "prepare_batch_update", partial(self._around_update, host))
         self._replace(self._runner, "compute_batch", self._around_compute)
         self._replace(self._runner, "run_one_warmup", self._around_warmup)
@@ -88,10 +88,8 @@ class WatchedProcessor:
 
     def _counted(self, model: Any, batch_data: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         io = self._launching_io()
-        landing = self._on_host[io]
-        landing[: len(io.requests_in_batch)] = NOT_LANDED
-        device_row = self._ios.output_ids[-1]
-        room = [device_row] if device_row.is_cpu else [device_row, landing]
+        room = self._rooms[io]
+        room.empty(len(io.requests_in_batch))
         if not self._is_warming_up:
             self._launched[io] = None
         return CountingModel(model, self._run_count), {**batch_data, ROOM: room}
@@ -118,10 +116,10 @@ class WatchedProcessor:
         rows = read_rows(io.requests_in_batch)
         if self._is_blind:
             self._probe.drop(DROP_REASON)
-        elif rows.owners:
+        elif rows.rows:
             try:
                 self._probe.observe_counts(
-                    counts[: len(rows.owners)], rows.ids, row_owner=rows.row_owner, phase=rows.phases
+                    counts[: rows.rows], rows.ids, row_owner=rows.row_owner, phase=rows.phase
                 )
             except NanLogitsError as error:
                 self.tripped = error
@@ -129,7 +127,8 @@ class WatchedProcessor:
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         states = original(*args, **kwargs)
-        self._guard.run(self._note_cancelled, states)
+        if states:
+            self._guard.run(self._note_cancelled, states)
         return states
 
     def _note_cancelled(self, states: Iterable[Any]) -> None:
@@ -163,8 +162,8 @@ class WatchedProcessor:
     def _salvage(self) -> None:
         """Look at what landed of the steps that nobody will read; the engine is failing already."""
         for io in list(self._launched):
-            landed = self._on_host[io][: row_count(io.requests_in_batch)]
-            if NOT_LANDED not in landed.tolist():
+            landed = self._rooms[io].landed(row_count(io.requests_in_batch))
+            if landed is not None:
                 with suppress(NanLogitsError):
                     self._observe_rows(io, landed)
         self._launched.clear()
@@ -185,11 +184,3 @@ def _with_one_more_row(buffer: Tensor) -> Tensor:
             device=buffer.device,
             pin_memory=buffer.is_pinned(),
         )
-
-
-def _landing_for(buffer: Tensor) -> Tensor:
-    """Return the place in host memory, [M] int32, where the counts are as soon as they are made."""
-    if buffer.is_cpu:
-        return buffer[-1]
-    with torch.inference_mode(mode=False):
-        return torch.full(buffer.shape[1:], NOT_LANDED, dtype=torch.int32, pin_memory=buffer.is_cuda)
