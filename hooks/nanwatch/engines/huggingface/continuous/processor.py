@@ -45,6 +45,7 @@ class WatchedProcessor:
         self._probe, self._guard = probe, guard
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
+        self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
@@ -122,8 +123,16 @@ class WatchedProcessor:
                     counts[: rows.rows], rows.ids, row_owner=rows.row_owner, phase=rows.phase
                 )
             except NanLogitsError as error:
-                self.tripped = error
+                self._trip(error)
                 raise
+
+    def _trip(self, error: NanLogitsError) -> None:
+        """Refuse new requests from now on: the engine would do so only after it has failed those it has.
+
+        A client of `transformers serve` that came in between would wait for ever.
+        """
+        self.tripped = error
+        self._guard.run(self._status.record_fatal_error, error)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         states = original(*args, **kwargs)
