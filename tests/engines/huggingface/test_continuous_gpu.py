@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import nanwatch
-from tests.engines.huggingface.batches import Prompt, add, manager_of, run_to_end
+from tests.engines.huggingface.batches import Prompt, add, manager_of
 from tests.engines.huggingface.tiny import POISON, V, tiny_llama
 from tests.engines.written import Written
 from tests.seen import read

@@ -16,7 +16,7 @@ when it reads its tokens, before anybody is given one.
     run_one_warmup         made-up requests: all padding
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -95,10 +95,10 @@ class WatchedProcessor:
             self._launched[io] = None
         return CountingModel(model, self._run_count), {**batch_data, ROOM: room}
 
-    def _run_count(self, count: Any, *args: Any) -> None:
+    def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
         """Count, or be blind from here on: a graph that is captured without its count stays without."""
-        done = self._guard.run(_and_say_so, count, *args)
-        self._is_blind |= done is None
+        if not self._guard.run(count, *args):
+            self._is_blind = True
 
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
@@ -177,11 +177,6 @@ class WatchedProcessor:
                     self._observe_rows(io, landed)
         self._launched.clear()
         self._finish_cancelled()
-
-
-def _and_say_so(count: Any, *args: Any) -> bool:
-    count(*args)
-    return True
 
 
 def _with_one_more_row(buffer: Tensor) -> Tensor:
