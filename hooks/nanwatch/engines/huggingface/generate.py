@@ -41,6 +41,7 @@ from nanwatch.request_scope import current_scope
 
 from .automatic import give_way
 from .call import GenerateCall
+from .continuous import ContinuousWatcher
 from .criteria import ReportingCriteria
 from .replaced_method import Method, ReplacedMethod
 from .rows import RowPlan
@@ -55,6 +56,8 @@ def watch_generate(
     model: nn.Module, *, probe: NanProbe | None = None, model_name: str | None = None
 ) -> Watch:
     """Count the NaNs in the logits of `model.generate()` from now on, until the handle is closed.
+
+    The model's continuous batching (`generate_batch`, `init_continuous_batching`) is watched too.
 
     Args:
         model: a Transformers model, or one that torch.compile was given.
@@ -72,6 +75,7 @@ def watch_generate(
     used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
     handle = Watch(used, owns_probe=probe is None)
     _GenerateWatcher(used).attach(target, handle)
+    ContinuousWatcher(used).attach(target, handle)
     return handle
 
 

@@ -1,10 +1,8 @@
-"""A method of one model, replaced on that object alone, and put back as if nothing had been."""
+"""A method of one object, a model say, replaced on that alone, and put back as if nothing had been."""
 
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
-
-from torch import nn
 
 Method = Callable[..., Any]
 Around = Callable[[Method, tuple[Any, ...], dict[str, Any]], Any]
@@ -17,7 +15,7 @@ class ReplacedMethod:
     call the original's, on the original's weights.
     """
 
-    def __init__(self, model: nn.Module, name: str, around: Around) -> None:
+    def __init__(self, model: Any, name: str, around: Around) -> None:
         self._model, self._name = model, name
         self._original: Method = getattr(model, name)
         self._around: Around | None = around
@@ -48,6 +46,6 @@ class ReplacedMethod:
         else:
             delattr(self._model, self._name)
 
-    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[nn.Module, str]]:
+    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[Any, str]]:
         """Become the copy's own method; the copy is made before what it holds is."""
         return (getattr, (self._model, self._name))
