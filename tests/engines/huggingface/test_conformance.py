@@ -88,20 +88,13 @@ def as_decoded(model: Any, batch: dict[str, Tensor]) -> dict[str, Any]:
     return {**batch, "decoder_input_ids": said}
 
 
-def helped(model: Any, batch: dict[str, Tensor]) -> dict[str, Any]:
-    return {**batch, "assistant_model": assistant(tiny.tiny_llama())}
-
-
 def helped_by_itself(model: Any, batch: dict[str, Tensor]) -> dict[str, Any]:
-    return {**batch, "assistant_model": assistant(model)}
+    return {**batch, "assistant_model": tiny.assistant(model)}
 
 
-def assistant(model: Any) -> Any:
-    """Two tokens a draft, whatever became of the last one; it likes what the model likes."""
-    config = model.generation_config
-    config.num_assistant_tokens, config.num_assistant_tokens_schedule = 2, "constant"
-    config.assistant_confidence_threshold = 0.0
-    return model
+def drafting_twos(model: Any, batch: dict[str, Tensor]) -> dict[str, Any]:
+    tiny.assistant(model)
+    return dict(batch)
 
 
 @dataclass(frozen=True)
@@ -172,7 +165,7 @@ MODES = {
         DRAFTED,
         {**GREEDY, "max_new_tokens": 7, "assistant_early_exit": 1},
         texts=NINES,
-        given=lambda model, batch: {**batch, "input_ids": (assistant(model), batch["input_ids"])[1]},
+        given=drafting_twos,
     ),
     "right-padded": Mode(("prefill a b c", *DECODE), padded="right"),
     "right-padded, all positions": Mode(

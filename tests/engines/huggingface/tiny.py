@@ -27,12 +27,15 @@ LIKED = 9  # what a sequence goes on with, unless the plan says otherwise
 
 
 def tiny_llama(
-    kind: type[LlamaForCausalLM] = LlamaForCausalLM, eos: int | None = EOS, layers: int = 2
+    kind: type[LlamaForCausalLM] = LlamaForCausalLM,
+    eos: int | None = EOS,
+    layers: int = 2,
+    words: int = V,
 ) -> Any:
     """Return a model whose logits depend on nothing but the plan, and on POISON in the prompt."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=V,
+        vocab_size=words,
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=layers,
@@ -133,3 +136,11 @@ def tiny_bart() -> Any:
         **sizes, **layers, **tokens, encoder_ffn_dim=32, decoder_ffn_dim=32, forced_eos_token_id=None
     )
     return BartForConditionalGeneration(config).eval()
+
+
+def assistant(model: Any) -> Any:
+    """Return the model as one that drafts two tokens at a time, whatever became of the last ones."""
+    config = model.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = 2, "constant"
+    config.assistant_confidence_threshold = 0.0
+    return model
