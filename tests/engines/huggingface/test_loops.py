@@ -1,0 +1,153 @@
+"""What the tables of test_conformance.py rest on, and loops that run around generate() or inside of it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    Blip2Config,
+    Blip2ForConditionalGeneration,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    OPTConfig,
+)
+from transformers.generation.utils import GENERATION_MODES_MAPPING
+
+import nanwatch
+from nanwatch.engines.huggingface.rows import KNOWN
+from tests.engines.huggingface.notation import Cell, Planted
+from tests.engines.huggingface.tiny import BOS, PAD, POISON, V, prompts, tiny_llama
+from tests.engines.written import Written
+
+ABC = ["a", "b", "c"]
+BATCH = prompts([7, 8, 9, 10], [7, 8], [11, 12, 13])
+BEAMS = {"do_sample": False, "num_beams": 2, "max_new_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_llama()
+
+
+def answers(model: Any, planted: Planted, **how: Any) -> list[list[int]]:
+    with planted.in_head_of(model):
+        tokens: Tensor = model.generate(**BATCH, **how)
+    return tokens[:, 4:].tolist()
+
+
+def at(forward: int, row: int) -> Cell:
+    return Cell(forward, row, -1, "", "")
+
+
+def test_every_mode_that_transformers_runs_itself_is_known() -> None:
+    # The others (contrastive, DoLa, group and constrained beams) are names of repositories, whose code
+    # generate() fetches and runs where it is trusted: a loop of somebody else's.
+    own = {str(mode.value) for mode, loop in GENERATION_MODES_MAPPING.items() if "/" not in loop}
+    assert own == KNOWN
+
+
+def test_a_nan_in_a_search_that_is_over_still_changes_its_answer(model: Any) -> None:
+    ends = frozenset({(2, 2), (2, 3)})
+    clean = answers(model, Planted((), ends=ends), **BEAMS, early_stopping=True)
+    spoilt = answers(model, Planted((), at(4, 2), ends), **BEAMS, early_stopping=True)
+    assert [row == other for row, other in zip(clean, spoilt, strict=True)] == [True, False, True]
+
+
+def test_a_beam_that_is_dropped_for_its_nan_corrupts_its_request_and_changes_no_answer(
+    model: Any, written: Written
+) -> None:
+    class Drops(LogitsProcessor):
+        def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+            return torch.where(scores.isnan(), -1e9, scores)
+
+    how = {**BEAMS, "logits_processor": LogitsProcessorList([Drops()])}
+    clean = answers(model, Planted(()), **how)
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(ABC):
+            assert answers(model, Planted((), at(3, 5)), **how) == clean
+        assert {name: r.first_step for name, r in written.corrupted(handle.probe).items()} == {"c": 3}
+
+
+def test_a_nan_that_a_processor_makes_is_not_in_the_logits(model: Any, written: Written) -> None:
+    class Spoils(LogitsProcessor):
+        def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+            return torch.full_like(scores, float("nan"))
+
+    with nanwatch.watch_generate(model) as handle, nanwatch.request_ids(ABC):
+        answers(
+            model,
+            Planted(()),
+            logits_processor=LogitsProcessorList([Spoils()]),
+            do_sample=False,
+            max_new_tokens=2,
+        )
+        assert written.totals(handle.probe).nan_rows == 0
+
+
+def test_a_call_that_serves_an_outer_calls_requests_does_not_end_them(model: Any, written: Written) -> None:
+    class AsksAgain(LogitsProcessor):
+        """At the second step it lets the model answer the same three prompts, and throws that away."""
+
+        steps = 0
+
+        def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+            self.steps += 1
+            if self.steps == 2:
+                model.generate(torch.tensor([[7, 8], [7, POISON], [7, 8]]), do_sample=False, max_new_tokens=1)
+            return scores
+
+    how = {"logits_processor": LogitsProcessorList([AsksAgain()]), "do_sample": False, "max_new_tokens": 4}
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(ABC):
+            answers(model, Planted((), at(4, 1)), **how)  # forwards 1, 2, 3 (the inner call's), 4, 5
+        totals, found = written.report(handle.probe)
+    assert (totals.requests, totals.corrupted_requests) == (3, 1)
+    assert (found["b"].n, found["b"].first_step, found["b"].rows, found["b"].finished) == (0, 3, 2, True)
+
+
+def test_a_generate_that_is_called_past_the_watch_is_a_dropped_step(
+    model: Any, written: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    with nanwatch.watch_generate(model) as handle:
+        GenerationMixin.generate(model, **BATCH, do_sample=False, max_new_tokens=2)
+        assert written.totals(handle.probe).dropped_steps == {"error": 1}
+    assert "called past the watch" in caplog.text
+
+
+def tiny_blip2() -> Any:
+    """A model that sees: its generate() makes embeddings, and lets its language model generate."""
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    words: Any = OPTConfig(
+        vocab_size=V,
+        hidden_size=32,
+        ffn_dim=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        word_embed_proj_dim=32,
+        max_position_embeddings=64,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=2,
+    )
+    config = Blip2Config(
+        vision_config={**small, "image_size": 8, "patch_size": 4},
+        qformer_config={**small, "vocab_size": V},
+        text_config=words.to_dict(),
+        num_query_tokens=2,
+        image_token_index=V - 1,
+    )
+    return Blip2ForConditionalGeneration(config).eval()
+
+
+def test_a_model_that_lets_a_part_of_it_generate_is_followed_there(written: Written) -> None:
+    model, pictures = tiny_blip2(), torch.rand(2, 3, 8, 8)
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(["a", "b"]), Planted((), at(2, 1)).in_head_of(model.language_model):
+            model.generate(pictures, do_sample=False, max_new_tokens=3)
+        totals, found = written.report(handle.probe)
+    assert {name: (r.phase, r.first_step, r.rows) for name, r in found.items()} == {"b": ("decode", 2, 1)}
+    assert (totals.requests, totals.rows, totals.dropped_steps) == (2, 6, {})
+    assert not {"_prefill", "_get_stopping_criteria"} & set(vars(model.language_model))
