@@ -23,7 +23,8 @@ def tokenizer(words: int) -> Any:
     """Word wN is token N."""
     whole = Tokenizer(models.WordLevel(vocab={f"w{word}": word for word in range(words)}, unk_token=UNKNOWN))
     whole.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=whole, unk_token=UNKNOWN, pad_token=UNKNOWN)
+    kind: Any = PreTrainedTokenizerFast
+    return kind(tokenizer_object=whole, unk_token=UNKNOWN, pad_token=UNKNOWN)
 
 
 def test_every_row_of_the_model_is_the_requests_and_every_draft_is_nobodys(written: Written) -> None:

@@ -46,7 +46,8 @@ class HeadThatAdds(nn.Module):
         self.added = nn.Buffer(torch.zeros(3, 1, head.out_features))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden) + self.added
+        logits: Tensor = self.head(hidden) + self.added
+        return logits
 
 
 class Plants(StoppingCriteria):
@@ -64,7 +65,7 @@ class Plants(StoppingCriteria):
 
 
 def by_generate_itself(_model: Any, graphs: Graphs) -> dict[str, Any]:
-    config: Any = CompileConfig(backend=graphs, mode="default", fullgraph=True, dynamic=False)  # type: ignore[arg-type]
+    config: Any = CompileConfig(backend=graphs, mode="default", fullgraph=True, dynamic=False)
     config._compile_all_devices = True
     return {"cache_implementation": "static", "compile_config": config}
 
@@ -135,7 +136,8 @@ def test_counts_every_step_and_the_compiler_gets_the_same_graphs(
 
 def test_a_callers_own_compiled_function_breaks_at_the_hook_and_nowhere_else() -> None:
     def outer(ids: Tensor) -> Tensor:
-        return model(input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)
+        tokens: Tensor = model(input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)
+        return tokens
 
     model = tiny_llama(layers=1)
     with torch.no_grad():

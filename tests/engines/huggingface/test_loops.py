@@ -8,12 +8,17 @@ from torch import Tensor
 from transformers import (
     Blip2Config,
     Blip2ForConditionalGeneration,
+    EncodecConfig,
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
+    MusicgenConfig,
+    MusicgenForConditionalGeneration,
     OPTConfig,
+    T5Config,
 )
 from transformers.generation.utils import GENERATION_MODES_MAPPING
+from transformers.models.musicgen.configuration_musicgen import MusicgenDecoderConfig
 
 import nanwatch
 from nanwatch.engines.huggingface.rows import KNOWN
@@ -116,6 +121,57 @@ def test_a_generate_that_is_called_past_the_watch_is_a_dropped_step(
     assert "called past the watch" in caplog.text
 
 
+def tiny_musicgen() -> Any:
+    """A model that sings: a sample for each of 4 codebooks, and guidance has each of them twice."""
+    torch.manual_seed(0)
+    text: Any = T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=V)
+    sound: Any = EncodecConfig(
+        num_filters=2,
+        hidden_size=8,
+        codebook_size=V,
+        codebook_dim=8,
+        upsampling_ratios=[2, 2],
+        num_lstm_layers=1,
+        target_bandwidths=[240.0],
+    )
+    # Its embeddings have a place more than its vocabulary.
+    song: Any = MusicgenDecoderConfig(
+        vocab_size=V,
+        hidden_size=32,
+        ffn_dim=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_codebooks=4,
+        pad_token_id=V,
+        bos_token_id=V,
+    )
+    parts = {"text_encoder": text.to_dict(), "audio_encoder": sound.to_dict(), "decoder": song.to_dict()}
+    model: Any = MusicgenForConditionalGeneration(MusicgenConfig(**parts))
+    return model.eval()
+
+
+@pytest.mark.parametrize(("ids", "corrupted", "unattributed"), [(["a"], {"a": 1}, 0), (["a", "b"], {}, 1)])
+def test_whatever_the_rows_of_one_prompt_are_they_are_its_own(
+    ids: list[str], corrupted: dict[str, int], unattributed: int, written: Written
+) -> None:
+    model, texts = tiny_musicgen(), torch.tensor([[5, 6, 7]] * len(ids))
+
+    def spoil(_module: Any, _args: Any, output: Any) -> None:
+        assert output.logits.shape[0] == 8 * len(ids)
+        forwards.append(output)
+        if len(forwards) == 2:
+            output.logits[6, -1, 0] = float("nan")
+
+    forwards: list[Any] = []
+    model.register_forward_hook(spoil)
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(ids):
+            model.generate(input_ids=texts, do_sample=False, guidance_scale=3.0, max_new_tokens=6)
+        totals, found = written.report(handle.probe)
+    assert {name: r.rows for name, r in found.items()} == corrupted
+    assert (totals.unattributed_nan_rows, totals.dropped_steps) == (unattributed, {})
+
+
 def tiny_blip2() -> Any:
     """A model that sees: its generate() makes embeddings, and lets its language model generate."""
     torch.manual_seed(0)
@@ -132,14 +188,15 @@ def tiny_blip2() -> Any:
         bos_token_id=BOS,
         eos_token_id=2,
     )
-    config = Blip2Config(
+    config: Any = Blip2Config(
         vision_config={**small, "image_size": 8, "patch_size": 4},
         qformer_config={**small, "vocab_size": V},
         text_config=words.to_dict(),
         num_query_tokens=2,
         image_token_index=V - 1,
     )
-    return Blip2ForConditionalGeneration(config).eval()
+    model: Any = Blip2ForConditionalGeneration(config)
+    return model.eval()
 
 
 def test_a_model_that_lets_a_part_of_it_generate_is_followed_there(written: Written) -> None:

@@ -105,10 +105,10 @@ def following(model: Any, plan: Plan) -> Iterator[None]:
         hook.remove()
 
 
-class AllPositionsLlama(LlamaForCausalLM):
+class AllPositionsLlama(LlamaForCausalLM):  # type: ignore[no-untyped-call]
     """One of those models that know nothing of `logits_to_keep`: its logits are of every position."""
 
-    def forward(  # type: ignore[override]  # without logits_to_keep, on purpose
+    def forward(  # without logits_to_keep, on purpose
         self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None, **kwargs: Any
     ) -> Any:
         return super().forward(
@@ -119,23 +119,43 @@ class AllPositionsLlama(LlamaForCausalLM):
 def tiny_t5() -> Any:
     """Return an encoder-decoder of one layer each; its decoder returns every position."""
     torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": V}
-    tokens = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": PAD}
-    return T5ForConditionalGeneration(T5Config(**sizes, **tokens)).eval()
+    kind: Any = T5Config
+    config = kind(
+        vocab_size=V,
+        d_model=32,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+    )
+    model: Any = T5ForConditionalGeneration(config)
+    return model.eval()
 
 
 def tiny_bart() -> Any:
     """Return an encoder-decoder that adds a bias behind its head."""
     torch.manual_seed(0)
-    sizes = {"d_model": 32, "vocab_size": V, "max_position_embeddings": 64}
-    layers = {
-        f"{half}_{what}": 1 for half in ("encoder", "decoder") for what in ("layers", "attention_heads")
-    }
-    tokens = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-    config = BartConfig(
-        **sizes, **layers, **tokens, encoder_ffn_dim=32, decoder_ffn_dim=32, forced_eos_token_id=None
+    config: Any = BartConfig(
+        vocab_size=V,
+        d_model=32,
+        max_position_embeddings=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=1,
+        decoder_attention_heads=1,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+        forced_eos_token_id=None,
     )
-    return BartForConditionalGeneration(config).eval()
+    model: Any = BartForConditionalGeneration(config)
+    return model.eval()
 
 
 def assistant(model: Any) -> Any:

@@ -8,11 +8,13 @@ greedy_search, sample       P * k   1       P * k       q: return q % k of promp
 beam_search, beam_sample    P * b   1       P           q*b to (q+1)*b - 1: all beams of one search
 assisted_generation         1       K + 1   1           all: the draft that is verified, and what follows
 an assistant's own draft            1       0           none, padding: the model verifies what it proposes
-a loop that is not          any     all     1           all, where the call has one prompt
-  generate()'s own                          ?           else nobody knows: unattributed
+a loop that is not          any     all     ?           nobody knows: unattributed
+  generate()'s own
+any, for one prompt         any             1           all: whatever a row is, it is for this request
 
 P=2, k=2, ids a and b, sampling: rows 0 to 3 belong to a-0, a-1, b-0, b-1.
 P=2, b=3, ids a and b, beams: the row ends are [3, 6]; a NaN in row 4 corrupts b.
+Music of one prompt, 4 codebooks, guided: 8 rows, all of them that request's; of two prompts: unattributed.
 Beams are read to the end of the search, also those that are dropped and those of a prompt that has
 found its answer: a NaN among their scores sorts above every number, and would take its place.
 """
@@ -55,6 +57,11 @@ class RowPlan:
         return self.mode in SAMPLING and self.pads_ended
 
     @property
+    def _has_children(self) -> bool:
+        """Whether each returned sequence is a request of its own."""
+        return self.mode in SAMPLING and self.returns > 1
+
+    @property
     def samples_per_prompt(self) -> int:
         """How many samples of a forward stem from one prompt."""
         return self.beams if self.mode in BEAMS else self.returns
@@ -69,9 +76,9 @@ class RowPlan:
         Raises:
             UnknownRowsError: the loop is not known, or the samples are no multiple.
         """
+        if given == 1 and not self._has_children:
+            return 1
         if not self.is_known:
-            if given == 1:
-                return 1
             raise UnknownRowsError(f"the rows of generate() in mode {self.mode!r} are not known")
         if samples % self.samples_per_prompt:
             raise UnknownRowsError(f"{samples} samples cannot be {self.samples_per_prompt} for each prompt")
@@ -79,6 +86,6 @@ class RowPlan:
 
     def requests_of(self, prompt_ids: list[str]) -> list[str]:
         """Return the id of each request: k=2, [a, b] -> [a-0, a-1, b-0, b-1]."""
-        if self.mode not in SAMPLING or self.returns == 1:
+        if not self._has_children:
             return prompt_ids
         return [f"{prompt}-{child}" for prompt in prompt_ids for child in range(self.returns)]
