@@ -30,5 +30,5 @@ def test_a_planted_nan_is_charged_to_its_request(model_type: str) -> None:
 
 def test_the_page_says_what_was_tried_and_why_not() -> None:
     page = page_of([("two", "Two", "passes", "", 1000), ("one", "One", "cannot be built", "E: no", 0)])
-    assert "Of 2: 1 passes, 1 cannot be built." in page
-    assert page.endswith("| one | One | cannot be built: `E: no` |\n| two | Two | passes |\n")
+    assert "Of 2: cannot be built 1, passes 1." in page
+    assert page.endswith("| one | One | cannot be built: E: no |\n| two | Two | passes |\n")
