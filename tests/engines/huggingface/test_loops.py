@@ -169,6 +169,7 @@ def test_whatever_the_rows_of_one_prompt_are_they_are_its_own(
             model.generate(input_ids=texts, do_sample=False, guidance_scale=3.0, max_new_tokens=6)
         totals, found = written.report(handle.probe)
     assert {name: r.rows for name, r in found.items()} == corrupted
+    assert totals.rows == 8 * len(ids) * len(forwards)
     assert (totals.unattributed_nan_rows, totals.dropped_steps) == (unattributed, {})
 
 
