@@ -16,6 +16,8 @@ from transformers import (
     MusicgenForConditionalGeneration,
     OPTConfig,
     T5Config,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 from transformers.generation.utils import GENERATION_MODES_MAPPING
 from transformers.models.musicgen.configuration_musicgen import MusicgenDecoderConfig
@@ -23,7 +25,7 @@ from transformers.models.musicgen.configuration_musicgen import MusicgenDecoderC
 import nanwatch
 from nanwatch.engines.huggingface.rows import KNOWN
 from tests.engines.huggingface.notation import Cell, Planted
-from tests.engines.huggingface.tiny import BOS, PAD, POISON, V, prompts, tiny_llama
+from tests.engines.huggingface.tiny import BOS, EOS, PAD, POISON, V, prompts, tiny_llama
 from tests.engines.written import Written
 
 ABC = ["a", "b", "c"]
@@ -171,6 +173,66 @@ def test_whatever_the_rows_of_one_prompt_are_they_are_its_own(
     assert {name: r.rows for name, r in found.items()} == corrupted
     assert totals.rows == 8 * len(ids) * len(forwards)
     assert (totals.unattributed_nan_rows, totals.dropped_steps) == (unattributed, {})
+
+
+def tiny_whisper() -> Any:
+    """A model that listens, to 20 frames at a time."""
+    torch.manual_seed(0)
+    layers = {
+        f"{half}_{what}": 1 for half in ("encoder", "decoder") for what in ("layers", "attention_heads")
+    }
+    kind: Any = WhisperConfig
+    config = kind(
+        **layers,
+        vocab_size=V,
+        num_mel_bins=8,
+        d_model=16,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_source_positions=10,
+        max_target_positions=40,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=POISON,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
+    model: Any = WhisperForConditionalGeneration(config)
+    model.generation_config.no_timestamps_token_id = 50
+    return model.eval()
+
+
+# Stretches of 20 frames, 4 forwards for each: audio of 30 frames has ended when the third is read, and the
+# other's row is row 0 of 1, which nobody could tell from the second's.
+@pytest.mark.parametrize(
+    ("frames", "cell", "corrupted", "unattributed"),
+    [
+        ([60], at(1, 0), {"a"}, 0),
+        ([60], at(5, 0), {"a"}, 0),
+        ([60, 30], at(1, 1), {"b"}, 0),
+        ([60, 30], at(9, 0), set(), 1),
+    ],
+)
+def test_long_audio_is_one_request_over_all_its_stretches(
+    frames: list[int], cell: Cell, corrupted: set[str], unattributed: int, written: Written
+) -> None:
+    model = tiny_whisper()
+    mask = torch.tensor([[1] * length + [0] * (60 - length) for length in frames])
+    planted = Planted((), cell)
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(ABC[: len(frames)]), planted.in_head_of(model):
+            model.generate(
+                torch.rand(len(frames), 8, 60),
+                attention_mask=mask,
+                return_timestamps=True,
+                do_sample=False,
+                max_new_tokens=4,
+            )
+        totals, found = written.report(handle.probe)
+    assert planted.shapes == [[len(frames), 1]] * 8 + [[1, 1]] * 4
+    assert set(found) == corrupted
+    assert (totals.requests, totals.unattributed_nan_rows) == (len(frames), unattributed)
 
 
 def tiny_blip2() -> Any:
