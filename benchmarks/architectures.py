@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
 _HEAD = """# Architectures
 
 Every causal LM that Transformers {transformers} lists, built tiny, on a CPU with torch {torch}.
-`python -m benchmarks.architectures` tries them and writes this page; what each has to show stands at the top
+`make architectures` tries them and writes this page; what each has to show stands at the top
 of benchmarks/architecture.py: a clean run without NaN and with unchanged tokens, and one NaN, planted in one
 row of the raw logits at the second forward, charged to the request that owns the row.
 

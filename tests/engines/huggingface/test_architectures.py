@@ -1,4 +1,4 @@
-"""A dozen architectures of different kinds; `python -m benchmarks.architectures` tries them all."""
+"""A dozen architectures of different kinds; `make architectures` tries them all."""
 
 import pytest
 

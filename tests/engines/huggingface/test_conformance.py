@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers.generation.utils import DeferredStopCheck
 
 import nanwatch
 from tests.engines.huggingface import tiny
@@ -240,8 +241,8 @@ def run(mode: Mode, number: int, cell: Cell | None = None) -> tuple[Planted, Ten
     return planted, out
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
-def test_every_row_of_every_forward_is_whose_the_table_says(mode: Mode, written: Written) -> None:
+def check(mode: Mode, written: Written) -> None:
+    """Plant a NaN into every cell of the table, one run each, and see whom it was charged to."""
     expected: dict[str, tuple[str, int, int, int]] = {}
     with nanwatch.watch_generate(model_of(mode.model)) as handle:
         clean, _ = run(mode, 0)
@@ -260,3 +261,29 @@ def test_every_row_of_every_forward_is_whose_the_table_says(mode: Mode, written:
     assert totals.padding_nan_rows == count(mode.forwards, "-")
     assert totals.unattributed_nan_rows == count(mode.forwards, "?")
     assert totals.dropped_steps == {}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+def test_every_row_of_every_forward_is_whose_the_table_says(mode: Mode, written: Written) -> None:
+    check(mode, written)
+
+
+class EventOfADevice:
+    """Stands for an event of a GPU: this test's copies are done at once."""
+
+    def __init__(self, device: Any, *, blocking: bool) -> None: ...
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+def test_a_stop_that_is_noticed_a_step_late_makes_a_forward_of_padding(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that the host need not wait, generate() on some devices asks only after the next forward.
+    monkeypatch.setattr(DeferredStopCheck, "is_supported", staticmethod(lambda *_, **__: True))
+    monkeypatch.setattr(torch, "Event", EventOfADevice)
+    forwards = ("prefill a b c", "decode a b c", "decode a - c", "decode - - -")
+    ends = frozenset({(2, 1), (3, 0), (3, 2)})
+    check(Mode(forwards, {**GREEDY, "max_new_tokens": 8}, ends=ends), written)
