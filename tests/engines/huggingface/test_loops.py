@@ -1,5 +1,7 @@
 """What the tables of test_conformance.py rest on, and loops that run around generate() or inside of it."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from transformers import (
     T5Config,
     WhisperConfig,
     WhisperForConditionalGeneration,
+    dynamic_module_utils,
 )
 from transformers.generation.utils import GENERATION_MODES_MAPPING
 from transformers.models.musicgen.configuration_musicgen import MusicgenDecoderConfig
@@ -53,6 +56,44 @@ def test_every_mode_that_transformers_runs_itself_is_known() -> None:
     # generate() fetches and runs where it is trusted: a loop of somebody else's.
     own = {str(mode.value) for mode, loop in GENERATION_MODES_MAPPING.items() if "/" not in loop}
     assert own == KNOWN
+
+
+FETCHED = """
+from transformers import GenerationMixin
+
+def _search(model, input_ids, **kwargs):
+    for _ in range(2):
+        logits = model(input_ids=input_ids).logits
+    return input_ids
+
+def generate(model, *args, **kwargs):
+    return GenerationMixin.generate(model, *args, custom_generate=_search, **kwargs)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One like those that contrastive search and group beams were moved to."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "repository" / "custom_generate"
+    folder.mkdir(parents=True)
+    (folder / "generate.py").write_text(FETCHED)
+    return folder.parent
+
+
+@pytest.mark.parametrize(("prompts", "expected"), [(1, ({"a": 2}, 0)), (3, ({}, 1))])
+def test_a_loop_that_transformers_fetches_is_nobodys_unless_there_is_one_prompt(
+    prompts: int, expected: tuple[dict[str, int], int], model: Any, written: Written, repository: Path
+) -> None:
+    batch = {name: values[:prompts] for name, values in BATCH.items()}
+    how = {"custom_generate": str(repository), "trust_remote_code": True, "max_new_tokens": 2}
+    with nanwatch.watch_generate(model) as handle:
+        with nanwatch.request_ids(ABC[:prompts]), Planted((), at(2, 0)).in_head_of(model):
+            model.generate(**batch, **how)
+        totals, found = written.report(handle.probe)
+    told = {name: r.first_step for name, r in found.items()}, totals.unattributed_nan_rows
+    assert (told, totals.dropped_steps) == (expected, {})
 
 
 def test_a_nan_in_a_search_that_is_over_still_changes_its_answer(model: Any) -> None:
