@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH_CONSTRAINTS := $(if $(TORCH_INDEX),,$(if $(filter-out $(PINNED_TORCH),$(TORCH)),,--constraint constraints.txt))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench chaos dashboard test-containers clean
+.PHONY: help install demo test lint bench architectures chaos dashboard test-containers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -40,6 +40,9 @@ lint: $(STAMP)  ## check style and types
 
 bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+architectures: $(STAMP)  ## try every causal LM of Transformers; writes docs/architectures.md
+	$(BIN)/python -m benchmarks.architectures
 
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
