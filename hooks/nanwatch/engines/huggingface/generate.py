@@ -65,7 +65,7 @@ def watch_generate(
     name = model_name or getattr(target, "name_or_path", "") or type(target).__name__
     used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
     handle = Watch(used, owns_probe=probe is None)
-    _GenerateWatcher(used).attach(target, handle)
+    _GenerateWatcher(target, used).attach(handle)
     ContinuousWatcher(used).attach(target, handle)
     return handle
 
@@ -110,19 +110,17 @@ _running: ContextVar[_Open | None] = ContextVar("nanwatch_generate", default=Non
 class _GenerateWatcher:
     """Follows the calls of one model's generate(); see seams.Loops for what it is told."""
 
-    def __init__(self, probe: NanProbe) -> None:
+    def __init__(self, model: Any, probe: NanProbe) -> None:
+        self.model: nn.Module = model
         self.probe = probe
         self._guard = Guard("nanwatch.watch_generate", probe)
-        self.model: nn.Module | None = None
-        self._parameters: tuple[str, ...] = ()
-
-    def attach(self, model: Any, handle: Watch) -> None:
-        """Follow `model` until the handle is closed."""
-        self.model = model
         self._parameters = tuple(inspect.signature(model.generate).parameters)
-        for undo in follow_loops(model, self, self._guard):
+
+    def attach(self, handle: Watch) -> None:
+        """Follow the model until the handle is closed."""
+        for undo in follow_loops(self.model, self, self._guard):
             handle.on_close(undo)
-        handle.on_close(ReplacedMethod(model, "generate", self._around_generate).put_back)
+        handle.on_close(ReplacedMethod(self.model, "generate", self._around_generate).put_back)
 
     def _around_generate(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         running = self._guard.run(self._opened, {**dict(zip(self._parameters, args, strict=False)), **kwargs})
