@@ -84,7 +84,7 @@ def probe_of_running_call() -> NanProbe | None:
 def is_in_generate_of(model: nn.Module) -> bool:
     """Whether a watched generate() of this model runs in this thread."""
     running = _running.get()
-    while running is not None and running.watcher.model is not model:
+    while running is not None and not running.watcher.watches(model):
         running = running.outer
     return running is not None
 
@@ -108,14 +108,22 @@ class _GenerateWatcher:
     """Follows the calls of one model's generate()."""
 
     def __init__(self, probe: NanProbe) -> None:
-        self.probe = probe
+        self._probe = probe
         self._guard = Guard("nanwatch.watch_generate", probe)
-        self.model: nn.Module | None = None
         self._parameters: tuple[str, ...] = ()
+
+    @property
+    def probe(self) -> NanProbe:
+        """What counts."""
+        return self._probe
+
+    def watches(self, model: nn.Module) -> bool:
+        """Whether this is the model whose calls are followed."""
+        return self._model is model
 
     def attach(self, model: Any, handle: Watch) -> None:
         """Look at everything that the module docstring names, until the handle is closed."""
-        self.model = model
+        self._model = model
         self._parameters = tuple(inspect.signature(model.generate).parameters)
         hook = ForwardHook(self._look, self._guard)
         handle.on_close(model.register_forward_hook(hook, with_kwargs=True).remove)
@@ -161,7 +169,7 @@ class _GenerateWatcher:
             outer.holds_another = True
         return _Open(
             watcher=self,
-            call=GenerateCall(self.probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
+            call=GenerateCall(self._probe, self._guard, scope.ids if scope else None, _prompts_in(arguments)),
             custom=arguments.get("custom_generate") is not None,
             assistant=arguments.get("assistant_model"),
             outer=outer,
@@ -179,7 +187,7 @@ class _GenerateWatcher:
             self._guard.say(
                 "blind", "generate() made no forward of this model in its thread: nothing was counted"
             )
-            self.probe.drop(DROP_REASON)
+            self._probe.drop(DROP_REASON)
 
 
 def _plan_of(config: GenerationConfig, running: _Open) -> RowPlan:
