@@ -1,4 +1,4 @@
-"""What an adapter raises where it cannot take hold of its engine."""
+"""A place in an engine that nanwatch hooks into is not there; says which."""
 
 
 class MissingSeamError(Exception):
