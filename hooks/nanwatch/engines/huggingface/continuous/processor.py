@@ -37,12 +37,17 @@ from .rows import read_rows, row_count
 class WatchedProcessor:
     """Watches one ContinuousBatchProcessor, which has not run a step yet, until it is put back.
 
-    Attributes:
-        tripped: what fail-fast raised; the engine swallows it where it ends its thread.
+    Args:
+        processor: the engine's; it holds this, and nobody else has to.
+        probe: what counts.
+        guard: what logs.
+        tripped: is told what fail-fast raises: the engine swallows it where it ends its thread.
     """
 
-    def __init__(self, processor: Any, probe: NanProbe, guard: Guard) -> None:
-        self._probe, self._guard = probe, guard
+    def __init__(
+        self, processor: Any, probe: NanProbe, guard: Guard, tripped: Callable[[NanLogitsError], None]
+    ) -> None:
+        self._probe, self._guard, self._tripped = probe, guard, tripped
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
         self._status = processor.background_thread_status
@@ -50,7 +55,6 @@ class WatchedProcessor:
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
         self._is_warming_up = self._is_blind = False
-        self.tripped: NanLogitsError | None = None
         self._undo = ExitStack()
         try:
             self._attach(processor)
@@ -131,7 +135,7 @@ class WatchedProcessor:
 
         A client of `transformers serve` that came in between would wait for ever.
         """
-        self.tripped = error
+        self._tripped(error)
         self._guard.run(self._status.record_fatal_error, error)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
