@@ -1,4 +1,4 @@
-"""Whose the rows of a batch are, in states that the engine is seldom in; test_continuous.py has the others."""
+"""Whose the rows of a batch are, in states that the engine is seldom in; test_continuous.py has the rest."""
 
 from typing import Any
 
