@@ -37,20 +37,24 @@ from .rows import read_rows, row_count
 class WatchedProcessor:
     """Watches one ContinuousBatchProcessor, which has not run a step yet, until it is put back.
 
-    Attributes:
-        tripped: what fail-fast raised; the engine swallows it where it ends its thread.
+    Args:
+        processor: the engine's; it holds this, and nobody else has to.
+        probe: what counts.
+        guard: what logs.
+        tripped: is told what fail-fast raises: the engine swallows it where it ends its thread.
     """
 
-    def __init__(self, processor: Any, probe: NanProbe, guard: Guard) -> None:
-        self._probe, self._guard = probe, guard
+    def __init__(
+        self, processor: Any, probe: NanProbe, guard: Guard, tripped: Callable[[NanLogitsError], None]
+    ) -> None:
+        self._probe, self._guard, self._tripped = probe, guard, tripped
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
         self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
-        self._is_warming_up = self._is_blind = False
-        self.tripped: NanLogitsError | None = None
+        self._is_blind = False
         self._undo = ExitStack()
         try:
             self._attach(processor)
@@ -91,8 +95,7 @@ class WatchedProcessor:
         io = self._launching_io()
         room = self._rooms[io]
         room.empty(len(io.requests_in_batch))
-        if not self._is_warming_up:
-            self._launched[io] = None
+        self._launched[io] = None
         return CountingModel(model, self._run_count), {**batch_data, ROOM: room}
 
     def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
@@ -131,7 +134,7 @@ class WatchedProcessor:
 
         A client of `transformers serve` that came in between would wait for ever.
         """
-        self.tripped = error
+        self._tripped(error)
         self._guard.run(self._status.record_fatal_error, error)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -152,17 +155,17 @@ class WatchedProcessor:
             self._cancelled = []
 
     def _around_warmup(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._is_warming_up = True
-        try:
-            seconds = original(*args, **kwargs)
-        finally:
-            self._is_warming_up = False
+        seconds = original(*args, **kwargs)
         self._guard.run(self._observe_warmup)
         return seconds
 
     def _observe_warmup(self) -> None:
-        rows = row_count(self._launching_io().requests_in_batch)
-        self._probe.observe_counts(self._ios.output_ids[-1, :rows], [], phase="warmup")
+        """Look at what the engine has waited for, and will never read."""
+        io = self._launching_io()
+        if io in self._launched:
+            del self._launched[io]
+            rows = row_count(io.requests_in_batch)
+            self._probe.observe_counts(self._ios.output_ids[-1, :rows], [], phase="warmup")
 
     def _around_failure(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._salvage)
