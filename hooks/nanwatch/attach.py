@@ -22,6 +22,11 @@ from .import_hook import when_imported
 
 SEAMS = {
     "transformers.generation.utils": "nanwatch.engines.huggingface.attach:attach",
+    "transformers.generation.continuous_batching.continuous_api": (
+        "nanwatch.engines.huggingface.continuous:attach"
+    ),
+    "transformers.cli.serving.utils": "nanwatch.engines.huggingface.serving:attach",
+    "transformers.cli.serving.transcription": "nanwatch.engines.huggingface.serving:attach_transcription",
 }
 
 logger = logging.getLogger("nanwatch")

@@ -1,4 +1,4 @@
-"""`transformers serve` as a process of its own, its clients over HTTP: the X-Request-Id is what shows."""
+"""`nanwatch run -- transformers serve`, its clients over HTTP: the X-Request-Id is what shows."""
 
 import os
 import re
@@ -19,7 +19,6 @@ from nanwatch.journal.line import CorruptedRequest
 from tests.engines.huggingface import model_folder
 from tests.seen import Seen, read
 
-ROOT = Path(__file__).parents[3]
 START_SECONDS = 150.0
 SEEN_SECONDS = 10.0
 CONTINUOUS = (
@@ -88,18 +87,20 @@ def servers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         }
     finally:
         for process, _ in begun.values():
-            process.kill()
-            process.wait()
+            process.terminate()  # nanwatch run passes it on
+            try:
+                process.wait(20)
+            finally:
+                process.kill()
 
 
 def _start(folder: Path, home: Path, flags: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.engines.huggingface.watched_serve", "serve", str(folder)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "hooks")])
-    env = {**os.environ, "PYTHONPATH": path, "NANWATCH_JOURNAL": str(home / "journal")}
+    server = [str(Path(sys.executable).with_name("transformers")), "serve", str(folder)]
+    command = [sys.executable, "-m", "nanwatch", "run", "--", *server]
+    env = {**os.environ, "NANWATCH_JOURNAL": str(home / "journal")}
     with (home / "log").open("wb") as log:
         return subprocess.Popen(
             [*command, *flags, "--device", "cpu", "--port", "0"],
-            cwd=ROOT,
             env={**env, "HF_HUB_OFFLINE": "1"},
             stdout=log,
             stderr=log,
