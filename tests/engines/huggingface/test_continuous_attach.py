@@ -185,8 +185,7 @@ def test_where_a_seam_is_missing_generate_alone_is_watched(
 ) -> None:
     monkeypatch.setattr(seams, "_METHODS", {("ContinuousMixin", "of_another_version"): ()})
     with nanwatch.watch_generate(model):
-        assert {name for name, value in vars(model).items() if isinstance(value, ReplacedMethod)} == {
-            "generate",
-            "_get_stopping_criteria",
-        }
+        replaced = {name for name, value in vars(model).items() if isinstance(value, ReplacedMethod)}
+    assert "generate" in replaced
+    assert not replaced & {"generate_batch", "init_continuous_batching"}
     assert "does not look at continuous batching" in caplog.text
