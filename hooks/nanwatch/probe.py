@@ -167,7 +167,7 @@ class NanProbe:
         return self._active and self._fail_fast
 
     def start(self) -> None:
-        """Start the heartbeat before the first step, where no fork comes any more: an idle engine is watched too."""
+        """Start the heartbeat before the first step: an idle engine is watched too. No fork may follow."""
         pipeline = self._running()
         if pipeline is not None:
             pipeline.start()

@@ -24,7 +24,9 @@ class CorruptedRequestOut(BaseModel):
     request_id: Annotated[
         str, Field(description="As the client knows it; lone surrogates are written as escapes.")
     ]
-    engine_request_id: Annotated[str, Field(description="The engine's own id, where it makes one; else the same.")]
+    engine_request_id: Annotated[
+        str, Field(description="The engine's own id, where it makes one; else the same.")
+    ]
     model_name: str
     engine: Annotated[str, Field(description="The engine's index.")]
     runtime: Annotated[str, Field(description="vllm, transformers, torch, ...")]

@@ -1,0 +1,118 @@
+"""A worker has its device: find out where it stands and what runs there, and install.
+
+Whatever goes wrong here is one line in the log, and the worker goes on as if nanwatch were not
+there; save a fail-fast setting that is not understood, or that cannot be had: running on blindly
+would be the one wrong answer, so that the worker does not start.
+"""
+
+import logging
+from typing import Any
+
+from nanwatch.engines.guard import Guard
+from nanwatch.probe import NanProbe
+from nanwatch.settings import Settings, SettingsError
+
+from . import seams, unknown
+from .client_ids import client_id
+from .output import Outlet
+from .ranks import Place, place_of
+from .replaced import replace
+from .v1 import V1
+from .v2 import V2
+
+RUNTIME = "vllm"
+
+logger = logging.getLogger("nanwatch")
+
+
+def attach(worker: Any, vllm_config: Any) -> None:
+    """Install nanwatch in one worker, where it has something to look at.
+
+    Raises:
+        SettingsError: fail-fast was meant, and a variable is not understood.
+    """
+    try:
+        _speak_in_the_log_of_vllm()
+        _attach(worker, vllm_config)
+    except SettingsError:
+        raise
+    except Exception:  # not knowing this vLLM is no reason for it not to start
+        logger.exception(
+            "nanwatch could not be installed in vLLM %s: nothing is watched, the engine runs on",
+            unknown.vllm_version(),
+        )
+
+
+def _attach(worker: Any, vllm_config: Any) -> None:
+    place = place_of(worker, vllm_config)
+    runner = worker.model_runner
+    lacking = seams.missing(type(runner))
+    if not _looks_here(place, runner):
+        return
+    probe = _probe(worker, vllm_config, place)
+    if lacking:
+        unknown.warn(lacking)
+        probe.close()  # its file tells the sidecar that nobody looks: hook_active 0
+        return
+    _install(runner, probe)
+    replace(worker, "shutdown", _closing(probe))
+    probe.start()  # an engine that waits for its first request is watched too
+
+
+def _looks_here(place: Place, runner: Any) -> bool:
+    """Whether this rank looks: the one that counts, or with NANWATCH_ALL_RANKS any that has logits."""
+    if not place.has_logits:
+        return False
+    return place.sends_tokens or _all_ranks() or getattr(runner, "batch_sharder", None) is not None
+
+
+def _all_ranks() -> bool:
+    try:
+        return Settings.from_environment().all_ranks
+    except SettingsError:  # the counting rank's probe says it
+        return False
+
+
+def _probe(worker: Any, vllm_config: Any, place: Place) -> NanProbe:
+    model = vllm_config.model_config
+    return NanProbe(
+        model_name=_first(model.served_model_name) or model.model,
+        runtime=RUNTIME,
+        engine=place.engine,
+        life=place.life,
+        device=worker.device,
+        rank=place.rank,
+        counting=place.sends_tokens,
+        raises_later=True,
+        client_id=client_id,
+    )
+
+
+def _install(runner: Any, probe: NanProbe) -> None:
+    guard = Guard("nanwatch in vLLM", probe)
+    outlet = Outlet(probe, guard)
+    kind = V2 if seams.is_v2(type(runner)) else V1
+    kind(runner, outlet, guard).install()
+    logger.info("nanwatch looks at this worker: %s runner of vLLM %s", kind.__name__, unknown.vllm_version())
+
+
+def _closing(probe: NanProbe) -> Any:
+    def shutdown(original: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            probe.close()
+
+    return shutdown
+
+
+def _first(names: Any) -> str:
+    """Return the name that vLLM's own metrics carry: the first of those that a model is served under."""
+    return names if isinstance(names, str) else next(iter(names or ()), "")
+
+
+def _speak_in_the_log_of_vllm() -> None:
+    """Borrow vLLM's handler where nobody has given nanwatch one: the path of the journal is told by info."""
+    if not logger.hasHandlers():
+        logger.handlers[:] = logging.getLogger("vllm").handlers
+        logger.setLevel(logging.INFO)
