@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-READY_SECONDS = 150
+READY_SECONDS = int(os.environ.get("READY_SECONDS", "150"))  # more on a busy machine
 OPTIONS = [
     "--served-model-name",
     "tiny",
