@@ -11,28 +11,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
 READY_SECONDS = int(os.environ.get("READY_SECONDS", "150"))  # more on a busy machine
-OPTIONS = [
-    "--served-model-name",
-    "tiny",
-    "--load-format",
-    "dummy",
-    "--enforce-eager",
-    "--dtype",
-    "float32",
-    "--max-model-len",
-    "256",
-    "--max-num-seqs",
-    "8",
-    "--kv-cache-memory-bytes",
-    "64M",
-    "--host",
-    "127.0.0.1",
-]
+OPTIONS = {
+    "--served-model-name": "tiny",
+    "--load-format": "dummy",
+    "--dtype": "float32",
+    "--max-model-len": "256",
+    "--max-num-seqs": "8",
+    "--kv-cache-memory-bytes": "64M",
+    "--host": "127.0.0.1",
+}
 
 
 def free_port() -> int:
@@ -101,7 +94,7 @@ class Server:
 
 
 @contextmanager
-def serve(
+def serve(  # noqa: PLR0913  each is a part of the command or of its surroundings
     model: Path,
     place: Path,
     journal: Path,
@@ -113,7 +106,13 @@ def serve(
 ) -> Iterator[Server]:
     """Run `before vllm serve ...` and end it by SIGTERM, if it has not ended itself."""
     port, log = free_port(), place / "server.log"
-    program = [str(Path(sys.executable).with_name("vllm")), "serve", str(model), *OPTIONS]
+    program = [
+        str(Path(sys.executable).with_name("vllm")),
+        "serve",
+        str(model),
+        "--enforce-eager",
+        *chain(*OPTIONS.items()),
+    ]
     path = os.pathsep.join([str(plug_in(place / "plug-in")), str(ROOT), os.environ.get("PYTHONPATH", "")])
     with log.open("w") as out:
         process = subprocess.Popen(
