@@ -38,8 +38,8 @@ _REFUSAL = (
 class Outlet:
     """Hands the steps of one worker to its probe, and their outputs to vLLM."""
 
-    def __init__(self, probe: NanProbe, guard: Guard) -> None:
-        self._probe, self._guard = probe, guard
+    def __init__(self, probe: NanProbe, guard: Guard, *, output_is_asked_for: bool = True) -> None:
+        self._probe, self._guard, self._asked_for = probe, guard, output_is_asked_for
         self._step: list[Observation] = []
         self._tripped: NanLogitsError | None = None
 
@@ -99,7 +99,7 @@ class Outlet:
 
     def _when_there(self, output: Any, action: Callable[[Any], Any]) -> Any:
         """Do it now, or when vLLM asks for an output that is still on its way."""
-        if not hasattr(output, "get_output"):
+        if not hasattr(output, "get_output") or not self._asked_for:
             return action(output)
         replace(output, "get_output", lambda original: action(original()))
         return output
