@@ -96,7 +96,8 @@ def test_prompt_logits_are_cut_by_request_and_the_sampled_row_is_left_out(
 
 def test_logits_of_other_hidden_states_are_nobodys(probe: NanProbe, written: Written) -> None:
     """A drafter may use the same head."""
-    runner = Second(Model(logits(1), logits(4, [2])), second_batch(["a"], [1]))
+    batch = second_batch(["a"], [1], tokens=[5], prefill_len_np=Array([5]))
+    runner = Second(Model(logits(1), logits(4, [2])), batch)
     watched(runner, probe)
     runner.prompts = [(0, 4)]
     runner.hidden_states = torch.zeros(64, 4)
@@ -104,6 +105,7 @@ def test_logits_of_other_hidden_states_are_nobodys(probe: NanProbe, written: Wri
     runner.sample = lambda hidden, *rest: sample(hidden.clone(), *rest)  # type: ignore[method-assign]
     runner.sample_tokens()
     assert charged(written, probe) == {}
+    assert (written.totals(probe).steps, written.totals(probe).dropped_steps) == (1, {})
 
 
 def test_vllms_own_warm_up_is_never_a_step(probe: NanProbe, written: Written) -> None:
