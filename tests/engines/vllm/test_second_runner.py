@@ -165,6 +165,21 @@ def test_a_runner_that_changed_costs_a_counted_step_and_nothing_else(
     assert written.totals(probe).dropped_steps == {"error": 1}
 
 
+def test_a_model_that_cannot_be_listened_to_costs_a_counted_step(probe: NanProbe, written: Written) -> None:
+    """Its logits come from somewhere else."""
+
+    class Closed:
+        __slots__ = ()
+
+        def compute_logits(self, _hidden_states: Any) -> Any:
+            return logits(1, [0])
+
+    runner = watched(Second(Model(), second_batch(["a"], [1])), probe)
+    runner.model = Closed()  # type: ignore[assignment]
+    assert runner.sample_tokens() == "tokens"
+    assert written.totals(probe).dropped_steps == {"error": 1}
+
+
 class Later:
     """An output that is still on its way."""
 
