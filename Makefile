@@ -29,7 +29,8 @@ VLLM_TESTS := $(wildcard tests/engines/vllm/test_real_*.py)
 VLLM_CONSTRAINTS := $(if $(VLLM_PINNED),--constraint tests/engines/vllm/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm chaos dashboard test-containers clean
+.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm architectures chaos dashboard
+.PHONY: test-containers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -62,14 +63,18 @@ bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 bench-vllm: $(VLLM_STAMP)  ## measure what nanwatch costs a step of vLLM; BENCH_ARGS is passed on
 	$(VLLM_VENV)/bin/python -m benchmarks.vllm_overhead $(BENCH_ARGS)
 
+architectures: $(STAMP)  ## try every causal LM of Transformers; writes docs/architectures.md
+	$(BIN)/python -m benchmarks.architectures
+
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
 
 test-containers: $(STAMP)  ## build the images and run the compose file on a Docker daemon of its own; takes root
 	PYTHON=$(BIN)/python deploy/docker/try.sh
 
-dashboard: $(STAMP)  ## write dashboards/nanwatch.json anew
+dashboard: $(STAMP)  ## write dashboards/nanwatch.json, and the rules for Kubernetes, anew
 	$(BIN)/python -m dashboards.build
+	$(BIN)/python -m dashboards.prometheus_rule
 
 clean:  ## remove .venv, builds and caches
 	rm -rf $(VENV) .venv-vllm* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,16 +8,13 @@ call to the end of the first scrape that shows the request.
 import http.client
 import re
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
+from benchmarks.sidecar import running_sidecar
 from nanwatch import NanProbe
 
 REQUESTS = 300
@@ -27,7 +24,7 @@ _COUNTER = re.compile(rb"^corrupted_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
 def main() -> None:
     """Print the table."""
-    with scratch_journal() as journal, NanProbe() as probe, _sidecar(str(journal)) as port:
+    with scratch_journal() as journal, NanProbe() as probe, running_sidecar(str(journal)) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         delays = [_milliseconds_until_visible(probe, connection, n) for n in range(1, REQUESTS + 1)]
         scrapes = [_timed_scrape(connection) for _ in range(100)]
@@ -66,20 +63,6 @@ def _timed_scrape(connection: http.client.HTTPConnection) -> float:
     start = time.perf_counter()
     _counted(connection)
     return (time.perf_counter() - start) * 1e3
-
-
-@contextmanager
-def _sidecar(journal: str) -> Iterator[int]:
-    """Run a sidecar on a free port, and end it."""
-    command = [sys.executable, "-m", "nanwatch_sidecar", "--listen", "127.0.0.1:0", "--journal", journal]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:  # noqa: S603
-        assert process.stderr is not None  # noqa: S101  for the type checker
-        try:
-            yield next(
-                int(found[1]) for line in process.stderr if (found := re.search(r"127\.0\.0\.1:(\d+)", line))
-            )
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attach import watch_engines as watch_engines
     from .attribution import nans_to_dict as nans_to_dict
     from .counting import count_nans_per_row as count_nans_per_row
     from .engines.huggingface.generate import watch_generate as watch_generate
@@ -32,6 +33,7 @@ _HOMES = {
     "raise_if_nan_logits": "failfast",
     "request_ids": "request_scope",
     "watch": "engines.module",
+    "watch_engines": "attach",
     "watch_generate": "engines.huggingface.generate",
 }
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604  the names are strings

@@ -114,7 +114,11 @@ def _add_requests(app: FastAPI, view: JournalView) -> None:
         view.refresh()
         with view.lock:
             newest = models.newest_requests(
-                view.sources, since=earliest, limit=limit, model_name=model_name, all_ranks=all_ranks
+                (*view.sources, *view.drills),
+                since=earliest,
+                limit=limit,
+                model_name=model_name,
+                all_ranks=all_ranks,
             )
         return models.CorruptedRequests(corrupted_requests=newest)
 

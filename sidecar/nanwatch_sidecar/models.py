@@ -41,7 +41,8 @@ class CorruptedRequestOut(BaseModel):
     nan_values: Annotated[int, Field(description="NaN values so far.")]
     nan_rows: Annotated[int, Field(description="Logits rows with a NaN so far.")]
     finished: Annotated[bool, Field(description="The engine is done with it, or that start of it has ended.")]
-    counted: Annotated[bool, Field(description="False: a rank that only annotates saw it.")]
+    counted: Annotated[bool, Field(description="False: a rank that only annotates saw it, or it is a drill.")]
+    drill: Annotated[bool, Field(description="True: `nanwatch drill` planted it; it never happened.")]
     ranks: Annotated[int, Field(description="How many ranks of the replica saw it; 1 where only one looks.")]
 
 
@@ -117,7 +118,8 @@ def _described(request: CorruptedRequest, source: Source, *, ranks: int) -> Corr
         nan_values=request.values,
         nan_rows=request.rows,
         finished=request.finished or not (source.held and source.is_of_current_life(request)),
-        counted=source.counting,
+        counted=source.counting and not labels.is_drill,
+        drill=labels.is_drill,
         ranks=ranks,
     )
 

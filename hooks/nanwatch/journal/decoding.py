@@ -72,6 +72,7 @@ def _decode_start(raw: dict[str, Any]) -> StartLine:
         counting=bool(raw.get("counting", True)),
         fail_fast=bool(raw.get("fail_fast", False)),
         run=_text(raw.get("run", "")),
+        blind=_text(raw.get("blind", "")),
     )
 
 

@@ -43,7 +43,7 @@ class Source:
     last_step_seconds: float = 0.0  # wall clock, 0 before the first step
     grew_at: float = _LONG_AGO  # reader's clock: when its newest line was written
     held: bool = False  # a living process has its file
-    active: bool = False  # ... and wrote to it within FRESH_SECONDS
+    active: bool = False  # ... wrote to it within FRESH_SECONDS, and looks at its engine
     corrupted: Kept[CorruptedRequest] = field(default_factory=Kept)  # of all lives, as they were told
     _history: deque[Sample] = field(default_factory=deque)  # of the current life, oldest first
     _newest_boot: float = 0.0  # of the current life's lines
@@ -53,6 +53,11 @@ class Source:
     def counting(self) -> bool:
         """Whether its requests are summed, or it is a rank that only annotates."""
         return self.start is None or self.start.counting
+
+    @property
+    def blind(self) -> str:
+        """Why the current life does not look at its engine, "" where it does."""
+        return "" if self.start is None else self.start.blind
 
     def take(self, line: StartLine | ReportLine, offset: float) -> None:
         """Fold one line; `offset` takes its boot time to the reader's clock."""
@@ -68,7 +73,7 @@ class Source:
         """Note whether the lock is held; None: there are no locks, and the heartbeat alone tells."""
         fresh = now - self.grew_at <= FRESH_SECONDS
         self.held = fresh if held is None else held
-        self.active = self.held and fresh
+        self.active = self.held and fresh and not self.blind
 
     def dead_seconds(self, now: float) -> float:
         """How long no process has had its file; 0 while one does."""
