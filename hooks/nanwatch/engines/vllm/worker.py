@@ -41,11 +41,8 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
             _attach(worker, vllm_config)
     except SettingsError:
         raise
-    except Exception:  # not knowing this vLLM is no reason for it not to start
-        logger.exception(
-            "nanwatch could not be installed in vLLM %s: nothing is watched, the engine runs on",
-            unknown.vllm_version(),
-        )
+    except Exception as error:  # noqa: BLE001  not knowing this vLLM is no reason for it not to start
+        unknown.say(error)
 
 
 def _attaching_after(worker: Any, vllm_config: Any) -> Any:
@@ -65,11 +62,9 @@ def _attach(worker: Any, vllm_config: Any) -> None:
     if not place.has_logits or not (place.owns_requests or _all_ranks()):
         return
     lacking = seams.missing(type(runner))
-    probe = _probe(worker, vllm_config, place)
     if lacking:
-        unknown.warn(lacking)
-        probe.close()  # its file tells the sidecar that nobody looks: hook_active 0
-        return
+        raise unknown.missing(lacking)
+    probe = _probe(worker, vllm_config, place)
     _install(runner, probe, place)
     replace(worker, "shutdown", _closing(probe))
     probe.start()  # an engine that waits for its first request is watched too
@@ -102,7 +97,7 @@ def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     outlet = Outlet(probe, guard, output_is_asked_for=place.sends_output)
     kind = V2 if seams.is_v2(type(runner)) else V1
     kind(runner, outlet, guard).install()
-    logger.info("nanwatch looks at this worker: %s runner of vLLM %s", kind.__name__, unknown.vllm_version())
+    logger.info("nanwatch looks at this worker of vLLM: runner %s", kind.__name__)
 
 
 def _closing(probe: NanProbe) -> Any:
