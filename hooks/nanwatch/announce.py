@@ -26,7 +26,7 @@ class Announcer:
         if now - self._spoke_at < EVERY_SECONDS:
             self._untold += len(new)
             return
-        ids = ", ".join(repr(request.request_id) for request in new[:MOST_IDS])
+        ids = ", ".join(repr(request.shown_id) for request in new[:MOST_IDS])
         more = f" and {len(new) - MOST_IDS} more" if len(new) > MOST_IDS else ""
         earlier = f"; {self._untold} other requests since the last warning" if self._untold else ""
         logger.warning(

@@ -5,7 +5,7 @@ once, whatever comes after. `n` says how often this source had finished the id b
 id that is used again is another request: key = (life, request id, n).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
 from typing import NamedTuple
@@ -30,10 +30,18 @@ class Lifetimes:
     At most `most_live` ids; past that the longest unseen healthy ones are forgotten, corrupted
     ones never. Of finished ids the last `most_finished` are remembered; for one that was
     forgotten, `n` starts at the highest forgotten count: never a key twice.
+    `client_id` turns an engine's id into the client's; it is asked for corrupted requests only.
     """
 
-    def __init__(self, life: str, most_live: int = MOST_LIVE, most_finished: int = MOST_FINISHED) -> None:
+    def __init__(
+        self,
+        life: str,
+        most_live: int = MOST_LIVE,
+        most_finished: int = MOST_FINISHED,
+        client_id: Callable[[str], str] | None = None,
+    ) -> None:
         self._life, self._most_live, self._most_finished = life, most_live, most_finished
+        self._client_id = client_id
         self._live: dict[str, int] = {}  # id -> the step it was last seen in
         self._corrupted: dict[str, CorruptedRequest] = {}  # the live ones
         self._finished: dict[str, int] = {}  # id -> how often; the last finished at the end
@@ -73,6 +81,7 @@ class Lifetimes:
                 phase=phase,
                 rows=rows,
                 values=values,
+                client_id=self._client_id(request_id) if self._client_id else "",
             )
         else:
             charged = replace(known, rows=known.rows + rows, values=known.values + values)

@@ -113,6 +113,10 @@ class Observation:
                 raise_if_nan_logits(found)
         return found
 
+    def written_within(self, timeout: float) -> bool:
+        """Wait for the step's line in the journal; False: `timeout` seconds were not enough."""
+        return self._probe is None or self._probe.wait_until_written(self.ticket, timeout)
+
     def counts_by_request(self, timeout: float) -> dict[str, int]:
         """Wait for the counts alone, not for the journal.
 

@@ -59,7 +59,7 @@ class Pipeline:
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
-        self._start()
+        self.start()
 
     def _needs_no_watcher(self, step: Step) -> bool:
         """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
@@ -83,7 +83,7 @@ class Pipeline:
         """Wait until a journal line holds everything up to `ticket`; at once if that is nothing."""
         if ticket == 0:
             return True
-        self._start()
+        self.start()
         return self.recorder.wait_until_written(ticket, timeout)
 
     def stop(self, timeout: float) -> None:
@@ -102,7 +102,7 @@ class Pipeline:
         self.recorder.stop()
         recorder.join(max(0.0, deadline - time.monotonic()))
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Start the threads, if they do not run yet."""
         if self._threads:
             return

@@ -5,10 +5,9 @@
 happens on the threads of pipeline.py.
 """
 
-import operator
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Queue
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from . import identity, lifecycle
 from .attribution import Layout, check_ids, check_texts
 from .counting import count_nans_per_row
+from .integers import as_integers
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
 from .journal.totals import DROP_REASONS
@@ -50,7 +50,10 @@ class NanProbe:
         device: where the model runs, for the GPU's UUID; by default the current GPU, if one is in use.
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
-            requests are not summed.
+            requests are not summed. It never raises either.
+        raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
+            it: stop.raise_if_corrupted(observation).
+        client_id: turns an engine's request id into what the client calls it, which is shown.
 
     Raises:
         SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood. Any other variable
@@ -69,6 +72,8 @@ class NanProbe:
         device: Any = None,
         rank: str | None = None,
         counting: bool = True,
+        raises_later: bool = False,
+        client_id: Callable[[str], str] | None = None,
     ) -> None:
         check_texts(
             [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
@@ -77,7 +82,8 @@ class NanProbe:
         self._beginning = threading.Lock()
         self._settings = settings_of_engine()
         self._active = self._settings.enabled is not False
-        self._fail_fast = self._settings.fail_fast
+        self._fail_fast = self._settings.fail_fast and counting
+        self._raises_later, self._client_id = raises_later, client_id
         self._given_life, self._queue, self._device, self._counting = life, queue, device, counting
         self._labels = Labels(
             model_name=self._settings.model_name or model_name or "unknown",
@@ -151,9 +157,20 @@ class NanProbe:
             return _NOT_A_STEP
         pipeline.send_step(step)
         observation = Observation(step, pipeline, fail_fast=self._fail_fast)
-        if self._fail_fast:
-            raise_if_corrupted(observation, pipeline)
+        if self._fail_fast and not self._raises_later:
+            raise_if_corrupted(observation)
         return observation
+
+    @property
+    def fail_fast(self) -> bool:
+        """Whether a corrupted request raises."""
+        return self._active and self._fail_fast
+
+    def start(self) -> None:
+        """Start the heartbeat before the first step: an idle engine is watched too. No fork may follow."""
+        pipeline = self._running()
+        if pipeline is not None:
+            pipeline.start()
 
     def finish(self, request_ids: Iterable[str]) -> None:
         """Say that these requests ended; their ids may be used again, for new requests.
@@ -225,8 +242,8 @@ class NanProbe:
         layout = Layout(
             rows=counts.numel(),
             request_ids=ids,
-            row_ends=_as_integers(row_ends, "row_ends"),
-            row_owner=_as_integers(row_owner, "row_owner"),
+            row_ends=as_integers(row_ends, "row_ends"),
+            row_owner=as_integers(row_owner, "row_owner"),
             phase=phase,
         )
         layout.check()
@@ -294,24 +311,6 @@ class NanProbe:
         )
         folder = Folder(self._settings.journal or default_folder(writing=True), self._settings.journal_group)
         writer = JournalWriter(folder, self._labels, start)
-        ledger = Ledger(Lifetimes(start.life))
+        ledger = Ledger(Lifetimes(start.life, client_id=self._client_id))
         lifecycle.close_at_exit()
         return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
-
-
-def _as_integers(rows: Rows | Tensor | None, name: str) -> list[int] | None:
-    """Return plain integers, whatever kind they came in: only those are written to the journal.
-
-    Raises:
-        TypeError: one is no integer, or they are on a device, where reading them would wait.
-    """
-    if rows is None:
-        return None
-    if isinstance(rows, Tensor):
-        if rows.device.type != "cpu":
-            raise TypeError(f"{name} are wanted on the host, found a tensor on {rows.device}")
-        rows = rows.reshape(-1).tolist()
-    try:
-        return list(map(operator.index, rows))
-    except TypeError as error:
-        raise TypeError(f"{name} are integers: {error}") from None

@@ -49,6 +49,7 @@ class Settings:
 
     enabled: bool | None = None
     on_nan: OnNan = OnNan.OBSERVE
+    all_ranks: bool = False  # count on ranks whose tokens do not reach the client too
     journal: Path | None = None
     journal_group: str | None = None
     model_name: str | None = None
@@ -139,6 +140,7 @@ _VARIABLES = {
     "NANWATCH_ENABLED": _Variable("enabled", boolean, _BOOLEAN),
     "NANWATCH_FAIL_FAST": _Variable("fail_fast", boolean, _BOOLEAN),
     "NANWATCH_ON_NAN": _Variable("on_nan", lambda v: OnNan(v.strip().lower()), "observe, abort or raise"),
+    "NANWATCH_ALL_RANKS": _Variable("all_ranks", boolean, _BOOLEAN),
     "NANWATCH_JOURNAL": _Variable("journal", _absolute_path, "the absolute path of a folder"),
     "NANWATCH_JOURNAL_GROUP": _Variable("journal_group", _text, "the name or number of a group"),
     "NANWATCH_MODEL_NAME": _Variable("model_name", _text, "a name that is not empty"),

@@ -63,7 +63,7 @@ def _lines_of(source: Source) -> Iterable[str]:
     for request in list(source.corrupted.values())[-NEWEST:]:
         at = time.strftime("%H:%M:%S", time.localtime(request.first_seen_seconds))
         yield (
-            f"          {at}  {request.request_id!r}  step {request.first_step}  {request.phase}  "
+            f"          {at}  {request.shown_id!r}  step {request.first_step}  {request.phase}  "
             f"{request.values} NaN in {request.rows} rows"
         )
 

@@ -9,7 +9,6 @@ import os
 
 from .failfast import NanLogitsError
 from .observation import Observation
-from .pipeline import Pipeline
 from .settings import OnNan, Settings, SettingsError
 
 LANDING_SECONDS = 5.0
@@ -51,7 +50,7 @@ def _asks_to_stop() -> bool:
     )
 
 
-def raise_if_corrupted(observation: Observation, pipeline: Pipeline) -> None:
+def raise_if_corrupted(observation: Observation) -> None:
     """Wait for the counts of a step; on a NaN for its line too, but raise in any case.
 
     A NaN in padding never raises; one in a row whose request nobody named does.
@@ -68,7 +67,7 @@ def raise_if_corrupted(observation: Observation, pipeline: Pipeline) -> None:
     nobodys = observation.unattributed_nan_rows()
     if not corrupted and not nobodys:
         return
-    written = pipeline.wait_until_written(observation.ticket, WRITE_SECONDS)
+    written = observation.written_within(WRITE_SECONDS)
     note = f" (and in {nobodys} rows whose requests nobody named)" if nobodys else ""
     note += "" if written else f" (not in the journal after {WRITE_SECONDS:g} s: see the log)"
     raise NanLogitsError(corrupted, note)

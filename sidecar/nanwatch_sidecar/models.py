@@ -1,7 +1,7 @@
 """What /v1/corrupted-requests answers, as OpenAPI describes it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Annotated
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from nanwatch.journal.line import CorruptedRequest
 from nanwatch.journal.source import Source
 
+from .labels import grouped, replica_labels
 from .text import valid_text
 
 _UNIX_SECONDS = re.compile(r"\d{1,12}(\.\d*)?", re.ASCII)
@@ -20,7 +21,12 @@ _LATEST_SECONDS = 253_402_300_799.0  # the last second of the year 9999
 class CorruptedRequestOut(BaseModel):
     """One corrupted request, as one source saw it."""
 
-    request_id: Annotated[str, Field(description="The engine's id; lone surrogates are written as escapes.")]
+    request_id: Annotated[
+        str, Field(description="As the client knows it; lone surrogates are written as escapes.")
+    ]
+    engine_request_id: Annotated[
+        str, Field(description="The engine's own id, where it makes one; else the same.")
+    ]
     model_name: str
     engine: Annotated[str, Field(description="The engine's index.")]
     runtime: Annotated[str, Field(description="vllm, transformers, torch, ...")]
@@ -37,6 +43,7 @@ class CorruptedRequestOut(BaseModel):
     finished: Annotated[bool, Field(description="The engine is done with it, or that start of it has ended.")]
     counted: Annotated[bool, Field(description="False: a rank that only annotates saw it, or it is a drill.")]
     drill: Annotated[bool, Field(description="True: `nanwatch drill` planted it; it never happened.")]
+    ranks: Annotated[int, Field(description="How many ranks of the replica saw it; 1 where only one looks.")]
 
 
 class CorruptedRequests(BaseModel):
@@ -52,7 +59,7 @@ class ErrorOut(BaseModel):
 
 
 def newest_requests(
-    sources: Iterable[Source], *, since: float | None, limit: int, model_name: str | None, all_ranks: bool
+    sources: Sequence[Source], *, since: float | None, limit: int, model_name: str | None, all_ranks: bool
 ) -> list[CorruptedRequestOut]:
     """Return the newest corrupted requests, newest first, each once unless `all_ranks`."""
     found = [
@@ -63,7 +70,11 @@ def newest_requests(
         if since is None or request.first_seen_seconds >= since
     ]
     newest = nlargest(limit, found, key=lambda pair: pair[0].first_seen_seconds)
-    return [_described(request, source) for request, source in newest]
+    replicas = grouped(sources, replica_labels)
+    return [
+        _described(request, source, ranks=_ranks_that_saw(request, replicas[replica_labels(source)]))
+        for request, source in newest
+    ]
 
 
 def instant(value: str) -> float:
@@ -81,10 +92,15 @@ def instant(value: str) -> float:
     return moment.timestamp()
 
 
-def _described(request: CorruptedRequest, source: Source) -> CorruptedRequestOut:
+def _ranks_that_saw(request: CorruptedRequest, replica: Sequence[Source]) -> int:
+    return sum(request.key in source.corrupted for source in replica)
+
+
+def _described(request: CorruptedRequest, source: Source, *, ranks: int) -> CorruptedRequestOut:
     labels = source.labels
     texts = {
-        "request_id": request.request_id,
+        "request_id": request.shown_id,
+        "engine_request_id": request.request_id,
         "model_name": labels.model_name,
         "engine": labels.engine,
         "runtime": labels.runtime,
@@ -104,6 +120,7 @@ def _described(request: CorruptedRequest, source: Source) -> CorruptedRequestOut
         finished=request.finished or not (source.held and source.is_of_current_life(request)),
         counted=source.counting and not labels.is_drill,
         drill=labels.is_drill,
+        ranks=ranks,
     )
 
 

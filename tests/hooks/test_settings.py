@@ -63,6 +63,7 @@ WRONG = [
     ("NANWATCH_ENABLED", "", f"NANWATCH_ENABLED='' is not understood: {_BOOLEAN}"),
     ("NANWATCH_ENABLED", "2", f"NANWATCH_ENABLED='2' is not understood: {_BOOLEAN}"),
     ("NANWATCH_FAIL_FAST", "ture", f"NANWATCH_FAIL_FAST='ture' is not understood: {_BOOLEAN}"),
+    ("NANWATCH_ALL_RANKS", "all", f"NANWATCH_ALL_RANKS='all' is not understood: {_BOOLEAN}"),
     ("NANWATCH_ON_NAN", "die", "NANWATCH_ON_NAN='die' is not understood: it takes observe, abort or raise"),
     (
         "NANWATCH_JOURNAL",

@@ -110,7 +110,7 @@ def _first_life(writer: JournalWriter) -> None:
 
 def _second_life(writer: JournalWriter) -> None:
     writer.commit(Totals())
-    writer.put(request("life-2", "chatcmpl-1", 1_100_000_000, first_step=8))
+    writer.put(request("life-2", "chatcmpl-1-5c0b6d4a", 1_100_000_000, first_step=8, client_id="1"))
     writer.commit(SECOND_TOTALS, 1_750_000_001.1)
     writer.close()
 
@@ -148,7 +148,7 @@ def assert_is_golden(reader: JournalReader) -> None:
     assert [entry for _, entry in source.corrupted.items()] == [
         request("life-1", "chatcmpl-1", 300_000_000, phase="prefill", rows=6, finished=True),
         request("life-1", 'caf\u00e9 "\\\n\ud800', 300_000_000, n=3),
-        request("life-2", "chatcmpl-1", 1_100_000_000, first_step=8),
+        request("life-2", "chatcmpl-1-5c0b6d4a", 1_100_000_000, first_step=8, client_id="1"),
     ]
     assert source.start is not None
     assert (source.start.life, source.start.fail_fast, source.start.totals) == ("life-2", True, FIRST_TOTALS)

@@ -36,6 +36,7 @@ def test_an_entry_says_which_request_where_and_since_when(client: TestClient, en
     assert listed(client) == [
         {
             "request_id": "req-1",
+            "engine_request_id": "req-1",
             "model_name": "llama",
             "engine": "0",
             "runtime": "torch",
@@ -51,6 +52,8 @@ def test_an_entry_says_which_request_where_and_since_when(client: TestClient, en
             "nan_rows": 2,
             "finished": False,
             "counted": True,
+            "drill": False,
+            "ranks": 1,
         }
     ]
 

@@ -105,6 +105,7 @@ def _decode_entry(raw: dict[str, Any]) -> CorruptedRequest:
         rows=_integer(raw["rows"]),
         values=_integer(raw["values"]),
         finished=bool(raw.get("finished", False)),
+        client_id=_text(raw.get("client_id", "")),
     )
 
 

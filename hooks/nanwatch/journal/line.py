@@ -91,6 +91,12 @@ class CorruptedRequest:
     rows: int  # logits rows with a NaN so far
     values: int  # NaN values so far
     finished: bool = False
+    client_id: str = ""  # what the client calls it, where the engine's id is made from that; else ""
+
+    @property
+    def shown_id(self) -> str:
+        """The id that people know it by."""
+        return self.client_id or self.request_id
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -138,6 +144,7 @@ def encode_corrupted(request: CorruptedRequest) -> bytes:
         rows=request.rows,
         values=request.values,
         finished="true" if request.finished else "false",
+        client_id=f',"client_id":{_quoted(request.client_id)}' if request.client_id else "",
     )
     return text.encode("ascii")
 
@@ -161,7 +168,8 @@ def encode_report(line: ReportLine, entries: Iterable[bytes] = ()) -> bytes:
     return b"".join((head[:-1], b',"corrupted":[', listed, b"]}\n"))
 
 
-_ENTRY = "{{" + ",".join(f'"{f.name}":{{{f.name}}}' for f in fields(CorruptedRequest)) + "}}"
+_ALWAYS = [field.name for field in fields(CorruptedRequest) if field.name != "client_id"]
+_ENTRY = "{{" + ",".join(f'"{name}":{{{name}}}' for name in _ALWAYS) + "{client_id}}}"
 _dumps_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # ASCII: any id survives
 
 

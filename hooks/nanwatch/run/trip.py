@@ -29,7 +29,7 @@ class TripWatch:
                 continue
             self._known[source.file] = source.totals.corrupted_requests
             self.corrupted.update(
-                (request.request_id, None)
+                (request.shown_id, None)
                 for request in source.corrupted.values()
                 if source.is_of_current_life(request)
             )
