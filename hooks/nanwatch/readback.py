@@ -100,7 +100,7 @@ class Slot:
         the next step while the copy is still queued, where that step runs on another stream.
         """
         self._source = counts
-        copy(self._tensor[: self.shape.cells], counts)
+        copy(self._tensor[: self.shape.cells], counts.reshape(-1))
         self.sent()
 
     def sent(self) -> None:
@@ -229,4 +229,4 @@ def _blocking_event() -> Event:
 
 
 def _copy_without_waiting(destination: Tensor, source: Tensor) -> None:
-    destination.copy_(source.reshape(-1), non_blocking=True)
+    destination.copy_(source, non_blocking=True)
