@@ -1,9 +1,10 @@
 """What /v1/corrupted-requests answers, as OpenAPI describes it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from heapq import nlargest
+from itertools import islice
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -14,6 +15,7 @@ from nanwatch.journal.source import Source
 from .text import valid_text
 
 _UNIX_SECONDS = re.compile(r"\d{1,12}(\.\d*)?", re.ASCII)
+REQUESTS_A_PIECE = 200
 _LATEST_SECONDS = 253_402_300_799.0  # the last second of the year 9999
 
 
@@ -43,6 +45,17 @@ class CorruptedRequests(BaseModel):
 
     corrupted_requests: Annotated[list[CorruptedRequestOut], Field(description="Newest first.")]
 
+    @classmethod
+    def written(cls, requests: Iterable[CorruptedRequestOut]) -> Iterator[str]:
+        """Yield the answer as JSON, piece by piece: 10,000 requests at once would take 22 MB, for good."""
+        yield '{"corrupted_requests":['
+        between = ""
+        remaining = iter(requests)
+        while piece := [request.model_dump_json() for request in islice(remaining, REQUESTS_A_PIECE)]:
+            yield between + ",".join(piece)
+            between = ","
+        yield "]}"
+
 
 class ErrorOut(BaseModel):
     """What was wrong with the question."""
@@ -52,8 +65,8 @@ class ErrorOut(BaseModel):
 
 def newest_requests(
     sources: Iterable[Source], *, since: float | None, limit: int, model_name: str | None, all_ranks: bool
-) -> list[CorruptedRequestOut]:
-    """Return the newest corrupted requests, newest first, each once unless `all_ranks`."""
+) -> list[tuple[CorruptedRequest, Source]]:
+    """Return the newest corrupted requests and who saw them, newest first, each once unless `all_ranks`."""
     found = [
         (request, source)
         for source in sources
@@ -61,8 +74,7 @@ def newest_requests(
         for request in source.corrupted.values()
         if since is None or request.first_seen_seconds >= since
     ]
-    newest = nlargest(limit, found, key=lambda pair: pair[0].first_seen_seconds)
-    return [_described(request, source) for request, source in newest]
+    return nlargest(limit, found, key=lambda pair: pair[0].first_seen_seconds)
 
 
 def instant(value: str) -> float:
@@ -80,7 +92,8 @@ def instant(value: str) -> float:
     return moment.timestamp()
 
 
-def _described(request: CorruptedRequest, source: Source) -> CorruptedRequestOut:
+def described(request: CorruptedRequest, source: Source) -> CorruptedRequestOut:
+    """Say what one source knows of one request."""
     labels = source.labels
     texts = {
         "request_id": request.request_id,

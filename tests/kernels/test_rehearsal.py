@@ -1,4 +1,4 @@
-"""benchmarks.gpu goes through on a stand-in for a GPU: no figure of it means anything, every line of it ran."""
+"""benchmarks.gpu runs through on a stand-in for a GPU: its figures mean nothing, but each part of it works."""
 
 import subprocess
 import sys
