@@ -1,4 +1,4 @@
-"""benchmarks.gpu runs through on a stand-in for a GPU: its figures mean nothing, but each part of it works."""
+"""benchmarks.gpu runs through on a stand-in for a GPU: its figures mean nothing, each part of it works."""
 
 import subprocess
 import sys
