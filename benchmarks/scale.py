@@ -1,11 +1,13 @@
-"""What grows with load, and what does not: `python -m benchmarks.scale`, about a minute; `--full`: four.
+"""What grows with load, and what does not: `python -m benchmarks.scale`, a minute and a half (`--full`: more).
 
     sources    64 write at once, four processes of 16 (writers.py): scrape time, and delay of one more source
     burst      2,000 corrupted requests a second, for 30 s (--full: 60): memory, file, scrape time
-    million    requests (without --full: 200,000) through one probe, 3 of each 250 corrupted: series, memory
+    million    requests through one probe, 3 of each 250 corrupted: series, memory
 
 Memory is judged by its slope: a line through the last half of the samples (the median of the slopes of all
-pairs), and how much it rises in that half. The engine's side is this process, and megabytes are 10^6 bytes.
+pairs), and how much it rises in that half. The tables that remember finished ids (65,536) and listed requests
+(10,000) are filled before: until they are full memory grows by design. The engine's side is this process, and
+a megabyte is 10^6 bytes.
 """
 
 import argparse
@@ -26,9 +28,12 @@ from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
 from benchmarks.sidecar_process import SidecarProcess, corrupted_in, resident_megabytes, series_in
 from nanwatch import NanProbe
+from nanwatch.journal.kept import NEWEST
+from nanwatch.lifetimes import MOST_FINISHED
 
 PROCESSES, SOURCES_EACH = 4, 16
 PER_SECOND, PER_STEP = 2000, 20
+MILLION = 1_000_000
 STEP_OF_MILLION, CORRUPTED_OF_STEP = 250, 3
 SAMPLE_SECONDS = 0.25
 SCRAPE_MILLISECONDS, VISIBLE_MILLISECONDS = AtMost(10), AtMost(20)
@@ -39,12 +44,12 @@ NOTHING = AtMost(0)
 def main(arguments: Sequence[str] = ()) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
-    parser.add_argument("--full", action="store_true", help="a million requests, a minute of the burst")
+    parser.add_argument("--full", action="store_true", help="half a minute of sources, a minute of the burst")
     full = parser.parse_args(arguments).full
     stories: dict[str, Callable[[Path], Iterator[Line]]] = {
         "64 sources write at once": lambda folder: _sources(folder, 30 if full else 10),
         "2,000 corrupted requests a second": lambda folder: _burst(folder, 60 if full else 30),
-        "many requests through one probe": lambda folder: _many(folder, 1_000_000 if full else 200_000),
+        "a million requests through one probe": lambda folder: _many(folder, MILLION),
     }
     for title, story in stories.items():
         with _quietly(), scratch_journal() as folder:
@@ -155,11 +160,15 @@ def _watched_under(load: Callable[[NanProbe], None], folder: Path, expected: int
     """Put a load on one probe, watch memory, file and scrapes meanwhile, and count afterwards."""
     with NanProbe() as probe, SidecarProcess(folder) as sidecar:
         sidecar.seconds_until_ready()
+        filled = _fill(probe)
+        expected += filled
+        _counted(sidecar, filled)
         series = series_in(sidecar.scrape()[1])
         watch = _Watch(sidecar, folder)
         with watch:
             load(probe)
         probe.flush(30)
+        watch.sample()
         missing = expected - _counted(sidecar, expected)
         more_series = series_in(sidecar.scrape()[1]) - series
     yield _one(f"missing of {expected} corrupted requests", missing, NOTHING)
@@ -169,6 +178,22 @@ def _watched_under(load: Callable[[NanProbe], None], folder: Path, expected: int
     yield _rise("engine's side", watch.engine)
     yield _rise("sidecar", watch.sidecar)
     yield _one("sidecar resident at the end, MB", watch.sidecar[-1])
+
+
+def _fill(probe: NanProbe) -> int:
+    """Finish as many requests as a probe remembers, and corrupt as many as are listed; returns how many."""
+    bad = torch.ones(STEP_OF_MILLION, dtype=torch.int32)
+    corrupted = 0
+    for first in range(0, MOST_FINISHED + STEP_OF_MILLION, STEP_OF_MILLION):
+        ids = [f"filling-{first + i}" for i in range(STEP_OF_MILLION)]
+        is_bad = corrupted < 2 * NEWEST
+        probe.observe_counts(bad if is_bad else torch.zeros_like(bad), ids)
+        probe.finish(ids)
+        corrupted += STEP_OF_MILLION * is_bad
+        if first % (20 * STEP_OF_MILLION) == 0:
+            probe.flush()
+    probe.flush(30)
+    return corrupted
 
 
 class _Watch:
@@ -192,11 +217,15 @@ class _Watch:
 
     def _run(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self.scrapes.append(self._sidecar.scrape()[0])
-            self.engine.append(resident_megabytes())
-            self.sidecar.append(self._sidecar.resident_megabytes())
-            sizes = (file.stat().st_size / 1e6 for file in self._folder.glob("*.jsonl"))
-            self.largest_file = max(self.largest_file, *sizes)
+            self.sample()
+
+    def sample(self) -> None:
+        """Look once."""
+        self.scrapes.append(self._sidecar.scrape()[0])
+        self.engine.append(resident_megabytes())
+        self.sidecar.append(self._sidecar.resident_megabytes())
+        sizes = (file.stat().st_size / 1e6 for file in self._folder.glob("*.jsonl"))
+        self.largest_file = max(self.largest_file, *sizes)
 
 
 def _counted(sidecar: SidecarProcess, expected: int) -> int:

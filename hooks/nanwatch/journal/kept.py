@@ -52,11 +52,11 @@ class Kept(Generic[T]):
     def prune(self, life: str) -> None:
         """Drop what the rules at the top do not keep; `life` is the current one."""
         self._unfinished = {key: None for key in self._unfinished if key[0] == life}
-        keep = set(islice(reversed(self._entries), self._newest))
-        keep.update(islice(reversed(self._unfinished), self._live))
-        keep.update(self._first_of_each_life())
-        self._entries = {key: value for key, value in self._entries.items() if key in keep}
-        self._unfinished = {key: None for key in self._unfinished if key in keep}
+        kept_for_more = {*islice(reversed(self._unfinished), self._live), *self._first_of_each_life()}
+        for key in list(islice(self._entries, max(0, len(self._entries) - self._newest))):
+            if key not in kept_for_more:
+                del self._entries[key]  # in place: a second table would be memory for good
+        self._unfinished = {key: None for key in self._unfinished if key in self._entries}
         self._prune_at = len(self._entries) + self._slack
 
     def items(self) -> Iterator[tuple[Key, T]]:

@@ -18,7 +18,7 @@ from .totals import Totals
 FRESH_SECONDS = 10.0
 HISTORY_SECONDS = 3600.0  # the longest window that health can look back over
 SAMPLE_EVERY_SECONDS = 2.0
-KEPT_SLACK = NEWEST // 4  # 400 bytes each, in a sidecar that is to stay small
+KEPT_SLACK = NEWEST // 10  # 400 bytes each, in a sidecar that is to stay small
 
 _LONG_AGO = float("-inf")
 
