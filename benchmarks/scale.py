@@ -1,7 +1,7 @@
-"""What grows with load, and what does not: `python -m benchmarks.scale`, a minute and a half (`--full`: more).
+"""What grows with load, and what does not: `python -m benchmarks.scale`, about a minute and a half.
 
     sources    64 write at once, four processes of 16 (writers.py): scrape time, and delay of one more source
-    burst      2,000 corrupted requests a second, for 30 s (--full: 60): memory, file, scrape time
+    burst      2,000 corrupted requests a second, for 30 s (`--full`: 60): memory, file, scrape time
     million    requests through one probe, 3 of each 250 corrupted: series, memory
 
 Memory is judged by its slope: a line through the last half of the samples (the median of the slopes of all
