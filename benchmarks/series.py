@@ -11,10 +11,9 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import ProxyHandler, build_opener
 
 from benchmarks.scratch import scratch_journal
-from benchmarks.sidecar import running_sidecar
+from benchmarks.sidecar_process import SidecarProcess
 from nanwatch.journal.clock import boot_ns, clock_domain
 from nanwatch.journal.folder import Folder
 from nanwatch.journal.line import Labels, StartLine
@@ -87,12 +86,12 @@ def count() -> Counted:
     """Count the series of a real sidecar, with more and more in its journal."""
     with scratch_journal() as journal, ExitStack() as stack:
         stack.enter_context(_source(journal, engine=0, rank=0))
-        port = stack.enter_context(running_sidecar(str(journal)))
-        one = _scraped(port)
+        sidecar = stack.enter_context(SidecarProcess(journal))
+        one = _scraped(sidecar)
         stack.enter_context(_source(journal, engine=0, rank=1))
-        second_rank = _scraped(port)
+        second_rank = _scraped(sidecar)
         stack.enter_context(_source(journal, engine=1, rank=0))
-        second_engine = _scraped(port)
+        second_engine = _scraped(sidecar)
     rank = second_rank - one
     engine = second_engine - second_rank - rank
     return Counted(one - engine - rank, engine, rank)
@@ -127,10 +126,9 @@ def _source(journal: Path, *, engine: int, rank: int) -> ExitStack:
     return stack
 
 
-def _scraped(port: int) -> Counter[str]:
+def _scraped(sidecar: SidecarProcess) -> Counter[str]:
     """Return how many series each metric has in one scrape."""
-    with build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = sidecar.scrape()[1].decode()
     return Counter(re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? \S+$", text, re.MULTILINE))
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .engines.module import watch as watch
     from .failfast import NanLogitsError as NanLogitsError
     from .failfast import raise_if_nan_logits as raise_if_nan_logits
+    from .inspection import RowCounts as RowCounts
+    from .inspection import inspect_rows as inspect_rows
     from .observation import Observation as Observation
     from .probe import NanProbe as NanProbe
     from .request_scope import request_ids as request_ids
@@ -28,7 +30,9 @@ _HOMES = {
     "NanLogitsError": "failfast",
     "NanProbe": "probe",
     "Observation": "observation",
+    "RowCounts": "inspection",
     "count_nans_per_row": "counting",
+    "inspect_rows": "inspection",
     "nans_to_dict": "attribution",
     "raise_if_nan_logits": "failfast",
     "request_ids": "request_scope",

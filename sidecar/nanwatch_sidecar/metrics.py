@@ -40,6 +40,14 @@ WHERE = {
         "nanwatch_unattributed_nan_rows_total",
         "Rows that held a NaN and could not be charged to a request.",
     ),
+    "posinf_rows": (
+        "nanwatch_posinf_rows_total",
+        "Logits rows of requests that held +inf: often the step before NaN; they make no corrupted request.",
+    ),
+    "fully_masked_rows": (
+        "nanwatch_fully_masked_rows_total",
+        "Logits rows of requests that were -inf from end to end, of which a sampler makes NaN.",
+    ),
     "journal_errors": (
         "nanwatch_journal_errors_total",
         "Writes to the journal that failed; what they held is kept in memory and written later.",

@@ -18,6 +18,7 @@ from .totals import Totals
 FRESH_SECONDS = 10.0
 HISTORY_SECONDS = 3600.0  # the longest window that health can look back over
 SAMPLE_EVERY_SECONDS = 2.0
+KEPT_SLACK = NEWEST // 10  # 400 bytes each, in a sidecar that is to stay small
 
 _LONG_AGO = float("-inf")
 
@@ -44,7 +45,9 @@ class Source:
     grew_at: float = _LONG_AGO  # reader's clock: when its newest line was written
     held: bool = False  # a living process has its file
     active: bool = False  # ... wrote to it within FRESH_SECONDS, and looks at its engine
-    corrupted: Kept[CorruptedRequest] = field(default_factory=Kept)  # of all lives, as they were told
+    corrupted: Kept[CorruptedRequest] = field(  # of all lives, as they were told
+        default_factory=lambda: Kept(slack=KEPT_SLACK)
+    )
     _history: deque[Sample] = field(default_factory=deque)  # of the current life, oldest first
     _newest_boot: float = 0.0  # of the current life's lines
     _offset: float = 0.0
