@@ -266,7 +266,8 @@ def test_inside_a_capture_only_what_was_compiled_before_is_launched(
     monkeypatch.setattr(inspection, "is_plain", lambda _logits: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     found = inspection.kernel_for(PlainOnGpu())  # type: ignore[arg-type]
-    assert found == ((known, "rows") if used else None)
+    expected: object = (known, "rows") if used else None
+    assert found == expected
 
 
 def test_inside_a_capture_no_kernel_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
