@@ -1,7 +1,7 @@
 """What grows with load, and what does not: `python -m benchmarks.scale`, about a minute and a half.
 
     sources    64 write at once, four processes of 16 (writers.py): scrape time, and delay of one more source
-    burst      2,000 corrupted requests a second, for 30 s (`--full`: 60): memory, file, scrape time
+    burst      2,000 corrupted requests a second, for 20 s (`--full`: 60): memory, file, scrape time
     million    requests through one probe, 3 of each 250 corrupted: series, memory
 
 Memory is judged by its slope: a line through the last half of the samples (the median of the slopes of all
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     full = parser.parse_args(arguments).full
     stories: dict[str, Callable[[Path], Iterator[Line]]] = {
         "64 sources write at once": lambda folder: _sources(folder, 30 if full else 10),
-        "2,000 corrupted requests a second": lambda folder: _burst(folder, 60 if full else 30),
+        "2,000 corrupted requests a second": lambda folder: _burst(folder, 60 if full else 20),
         "a million requests through one probe": lambda folder: _many(folder, MILLION),
     }
     for title, story in stories.items():

@@ -66,6 +66,7 @@ def _planted(rows: int, columns: int, dtype: torch.dtype, device: torch.device) 
         at = torch.randint(rows, (1 + rows // 3, 1), device=device)
         logits[at, torch.randint(columns, (1 + rows // 3, 4), device=device)] = value
     logits[2::5] = -math.inf
+    logits[0, 5] = math.nan  # in every layout, wherever chance put the others
     return logits.to(dtype)
 
 

@@ -56,7 +56,7 @@ def _allocated() -> tuple[int, int]:
     """Return how often the two caching allocators were asked for memory so far."""
     if not torch.cuda.is_available():
         return (0, 0)
-    pinned = torch.cuda.host_memory_stats().get("allocation.allocated", 0)
+    pinned = torch.cuda.host_memory_stats()["active_requests.allocated"]
     return int(torch.cuda.memory_stats()["allocation.all.allocated"]), int(pinned)
 
 

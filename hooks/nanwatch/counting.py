@@ -96,10 +96,10 @@ def _count_elsewhere(logits: Tensor) -> Tensor:
     """Count on a GPU, by the kernel that reads the logits once where it can be had; or anywhere else."""
     from .inspection import kernel_for
 
-    kernel = kernel_for(logits)
-    rows = kernel.rows_of(logits) if kernel is not None else None
-    if kernel is None or rows is None:
+    found = kernel_for(logits)
+    if found is None:
         return _count(logits)
+    kernel, rows = found
     return kernel.inspect(rows)[0].reshape(logits.shape[:-1])
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from .counting import FLOAT8, all_rows, blocks_of, check_logits, is_plain
 
 if TYPE_CHECKING:
-    from .row_kernel import RowKernel
+    from .row_kernel import RowKernel, Rows
 
 logger = logging.getLogger("nanwatch")
 
@@ -64,10 +64,10 @@ def inspect_rows(logits: Tensor) -> RowCounts:
     check_logits(logits)
     if logits.is_cpu and is_plain(logits):
         return inspect_on_cpu(logits) or _nothing_found(logits)
-    kernel = kernel_for(logits)
-    rows = kernel.rows_of(logits) if kernel is not None else None
-    if kernel is None or rows is None:
+    found = kernel_for(logits)
+    if found is None:
         return inspect_eagerly(logits)
+    kernel, rows = found
     cells = kernel.inspect(rows)  # [3, R]
     return RowCounts(*(plane.reshape(logits.shape[:-1]) for plane in (cells[0], cells[1], cells[2] > 0)))
 
@@ -95,14 +95,19 @@ def inspect_eagerly(logits: Tensor) -> RowCounts:
     return RowCounts(nan, posinf, logits.amax(-1) == -math.inf)
 
 
-def kernel_for(logits: Tensor) -> "RowKernel | None":
-    """Return the kernel of the GPU that holds the logits; None where none is, or can be made now."""
+def kernel_for(logits: Tensor) -> "tuple[RowKernel, Rows] | None":
+    """Return the kernel of the GPU that holds the logits, and them as it takes them; None: go another way.
+
+    Inside a capture nothing is made, tried or compiled.
+    """
     if not logits.is_cuda or not is_plain(logits) or torch.compiler.is_compiling():
         return None
-    index = logits.device.index
-    if index not in _kernels and torch.cuda.is_current_stream_capturing():
+    capturing = torch.cuda.is_current_stream_capturing()
+    kernel = _kernels.get(logits.device.index) if capturing else make_kernel(logits.device)
+    rows = kernel.rows_of(logits) if kernel is not None else None
+    if kernel is None or rows is None or (capturing and not kernel.is_compiled_for(rows)):
         return None
-    return make_kernel(logits.device)
+    return kernel, rows
 
 
 def make_kernel(device: torch.device) -> "RowKernel | None":

@@ -27,7 +27,12 @@ logger = logging.getLogger("nanwatch")
 
 def capturing_on(device: torch.device) -> bool:
     """Whether this thread's current stream is recording a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if device.type != "cuda":
+        return False
+    if device.index in {None, torch.cuda.current_device()}:
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):  # each device has a current stream of its own
+        return torch.cuda.is_current_stream_capturing()
 
 
 class Sight:
@@ -46,9 +51,14 @@ class Sight:
 
     def prepare(self, device: torch.device) -> None:
         """Make slots and kernel of a GPU before the first step, never in a capture; waits for the device."""
-        if device.type == "cuda" and not self._capturing(device):
-            self._slots(device)
-            make_kernel(device)
+        if device.type != "cuda":
+            return
+        try:
+            if not self._capturing(device):
+                self._slots(device)
+                make_kernel(device)
+        except Exception as error:  # noqa: BLE001  the first step tries again, and says so for itself
+            logger.error("nanwatch could not prepare for %s: %s", device, error)  # noqa: TRY400  one line
 
     def look(self, step: Step, logits: Tensor, owners: Tensor | None) -> None:
         """Begin to look at the rows of logits [..., V]; what is found, or its way here, goes into the step.
@@ -93,10 +103,10 @@ class Sight:
     def _start(self, logits: Tensor) -> Counts | str:
         """Let the kernel fill a slot, or torch count and a copy follow."""
         pool = self._slots(logits.device)
-        kernel = kernel_for(logits)
-        rows = kernel.rows_of(logits) if kernel is not None else None
-        if kernel is None or rows is None:
+        found = kernel_for(logits)
+        if found is None:
             return self._send(inspect_eagerly(logits))
+        kernel, rows = found
         slot = pool.slot(kernel.shape_for(rows))
         if not isinstance(slot, str):
             try:

@@ -19,7 +19,8 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -219,13 +220,26 @@ def pool_on(device: torch.device, *, events: bool) -> SlotPool:
     on_gpu = device.type == "cuda"
     entered: AbstractContextManager[object] = torch.cuda.device(device) if on_gpu else nullcontext()
     with entered:
-        return SlotPool(pinned=on_gpu, make_event=_blocking_event if on_gpu and events else None)
+        return SlotPool(
+            pinned=on_gpu, make_event=partial(_BlockingEvent, device) if on_gpu and events else None
+        )
 
 
-def _blocking_event() -> Event:
-    """Make an event that sleeps; torch.Event ignores `blocking` in torch 2.13, and spins."""
-    event: Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    return event
+class _BlockingEvent:
+    """An event to sleep on, in the current stream of one device, whichever device is current.
+
+    torch.Event ignores `blocking` in torch 2.13, and spins.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def record(self) -> None:
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
 
 
 def _copy_without_waiting(destination: Tensor, source: Tensor) -> None:

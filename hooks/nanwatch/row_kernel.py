@@ -1,7 +1,7 @@
 """How the kernel is launched: over which rows, in how many parts, and without Triton's binder each time.
 
 `kernel[grid](...)` looks at the type and alignment of every argument anew, some 8 microseconds of Python;
-what it compiled is kept here by (dtype, aligned), all that it depends on, and launched by hand.
+what it compiled is kept here by all that it depends on (`Rows.variant`), and launched by hand.
 A Triton that wants to be launched in another way is found out at the trial, and gets its own way.
     R = rows, S = parts of a row, V = vocabulary; cells [3, R, S] int32
 """
@@ -37,6 +37,9 @@ _KINDS = {
 }
 
 
+Variant = tuple[torch.dtype, int, bool]
+
+
 class Rows(NamedTuple):
     """Logits [..., V] as rows at equal distances."""
 
@@ -52,13 +55,18 @@ class Rows(NamedTuple):
         size = self.logits.element_size()
         return (self.logits.data_ptr() | self.stride * size) % _VECTOR_BYTES == 0
 
+    @property
+    def variant(self) -> Variant:
+        """All that a compiled kernel depends on; both kinds of float8 are bytes."""
+        return (self.logits.dtype, self.kind, self.aligned)
+
 
 class RowKernel:
     """The kernel for one device."""
 
     def __init__(self, multiprocessors: int) -> None:
         self._programs = min(MOST_PROGRAMS, PROGRAMS_PER_MULTIPROCESSOR * multiprocessors)
-        self._compiled: dict[tuple[torch.dtype, bool], Any] = {}
+        self._compiled: dict[Variant, Any] = {}
         self._by_hand = True  # launch what is compiled without asking Triton's binder each time
 
     def rows_of(self, logits: Tensor) -> Rows | None:
@@ -75,6 +83,10 @@ class RowKernel:
         raw = logits.detach() if kind == _FLOAT else logits.detach().view(torch.uint8)
         return Rows(raw, kind, logits.numel() // columns, columns, stride)
 
+    def is_compiled_for(self, rows: Rows) -> bool:
+        """Whether a launch would compile nothing, as none may inside a capture."""
+        return rows.variant in self._compiled
+
     def shape_for(self, rows: Rows) -> Shape:
         """Return how the cells lie: so many parts that few rows fill the GPU too."""
         parts = self._parts(rows)
@@ -90,7 +102,7 @@ class RowKernel:
             self._launch(rows, cells, shape)
 
     def _launch(self, rows: Rows, cells: Tensor, shape: Shape) -> None:
-        key = (rows.logits.dtype, rows.aligned)
+        key = rows.variant
         arguments = (
             rows.logits,
             cells,
@@ -98,7 +110,7 @@ class RowKernel:
             rows.columns,
             _part_columns(rows.columns, shape.parts),
             rows.kind,
-            key[1],
+            rows.aligned,
             BLOCK,
         )
         compiled = self._compiled.get(key)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanwatch import counting
 from nanwatch.counting import count_nans_per_row
+from nanwatch.inspection import make_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -426,6 +427,7 @@ def test_on_another_device_nothing_waits_for_the_counts(dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", WIDE, ids=str)
 def test_on_a_gpu_the_counts_are_the_same_and_the_host_does_not_wait(dtype: torch.dtype) -> None:
     logits = torch.tensor(CUBE, dtype=dtype, device="cuda")
+    make_kernel(logits.device)  # which waits, once
     torch.cuda.set_sync_debug_mode("error")
     try:
         counts = count_nans_per_row(logits)

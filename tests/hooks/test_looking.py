@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanwatch import NanLogitsError, NanProbe, count_nans_per_row, inspect_rows, stop
+from nanwatch import NanLogitsError, NanProbe, count_nans_per_row, inspect_rows, inspection, stop
 from nanwatch.attribution import Layout
 from nanwatch.findings import CLEAN, counts_of
+from nanwatch.looking import Sight
 from nanwatch.observation import Step
+from nanwatch.readback import SlotPool
 from tests.hooks.fake_gpu import FakeGpu, on_gpu
 from tests.seen import read
 
@@ -221,3 +223,67 @@ def test_a_tensor_on_another_device_is_counted_without_a_look_at_its_values() ->
     counts = inspect_rows(torch.empty(3, 5, device="meta"))
     assert counts.nan.shape == counts.posinf.shape == counts.fully_masked.shape == (3,)
     assert count_nans_per_row(torch.empty(3, 5, device="meta")).device.type == "meta"
+
+
+# Which kernel may be used, and when; no GPU is asked, so a mock stands for each answer that it would give.
+
+
+class Kernel:
+    """Stands for a kernel that takes all rows, compiled for them or not."""
+
+    def __init__(self, *, compiled: bool) -> None:
+        self.compiled = compiled
+
+    def rows_of(self, _logits: Tensor) -> str:
+        return "rows"
+
+    def is_compiled_for(self, _rows: str) -> bool:
+        return self.compiled
+
+
+class PlainOnGpu:
+    """Stands for a tensor of a GPU, as far as kernel_for looks at one."""
+
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("known", "capturing", "used"),
+    [
+        (Kernel(compiled=True), False, True),
+        (Kernel(compiled=False), False, True),  # it is compiled now
+        (Kernel(compiled=True), True, True),
+        (Kernel(compiled=False), True, False),
+        (None, False, False),
+        (None, True, False),
+    ],
+)
+def test_inside_a_capture_only_what_was_compiled_before_is_launched(
+    known: Kernel | None, monkeypatch: pytest.MonkeyPatch, *, capturing: bool, used: bool
+) -> None:
+    monkeypatch.setattr(inspection, "_kernels", {0: known})
+    monkeypatch.setattr(inspection, "is_plain", lambda _logits: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    found = inspection.kernel_for(PlainOnGpu())  # type: ignore[arg-type]
+    expected: object = (known, "rows") if used else None
+    assert found == expected
+
+
+def test_inside_a_capture_no_kernel_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_kernels", {})
+    monkeypatch.setattr(inspection, "is_plain", lambda _logits: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert inspection.kernel_for(PlainOnGpu()) is None  # type: ignore[arg-type]
+    assert inspection._kernels == {}
+
+
+def test_a_gpu_that_cannot_be_prepared_is_one_line_and_breaks_nothing(
+    journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> SlotPool:
+        raise RuntimeError("out of pinned memory")
+
+    sight = Sight(events=False, make_pool=fail, capturing=lambda _device: False)
+    sight.prepare(torch.device("cuda", 0))
+    assert "could not prepare for cuda:0: out of pinned memory" in caplog.text

@@ -155,6 +155,12 @@ def test_the_lines_by_example() -> None:
     )
 
 
+def test_what_only_looks_like_an_entry_is_nobodys_fault_where_none_is_expected() -> None:
+    assert decode(b'{"kind":"of a later version","told":{"request_id":7}}') is None
+    with pytest.raises(LineError):
+        decode(b'{"kind":"report","boot_ns":1,"wall_seconds":1,"totals":{},"corrupted":[{"request_id":7}]}')
+
+
 def test_every_first_line_begins_alike() -> None:
     """By this a starter tells a half-written first line of ours from another's file."""
     assert encode_file(FileLine("f1", LABELS)).startswith(FILE_LINE_BEGINS)

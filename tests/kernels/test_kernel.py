@@ -111,6 +111,14 @@ def test_what_it_does_not_take_it_says(kernel: "RowKernel", logits: Tensor, why:
     assert kernel.rows_of(logits) is None
 
 
+def test_what_is_compiled_for_one_type_or_alignment_is_used_for_no_other(kernel: "RowKernel") -> None:
+    taken = [kernel.rows_of(torch.zeros(2, 16, dtype=dtype)) for dtype in DTYPES]
+    taken += [kernel.rows_of(torch.zeros(2, 17)), kernel.rows_of(torch.zeros(40)[1:33].view(2, 16))]
+    variants = [rows.variant for rows in taken if rows is not None]
+    assert len(variants) == len(DTYPES) + 2
+    assert len(set(variants)) == len(DTYPES) + 1  # the last two are float32 that is not aligned
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "parts"),
     [(1, 151_936, 38), (8, 151_936, 38), (256, 151_936, 3), (528, 151_936, 1), (4096, 1000, 1), (1, 1, 1)],
@@ -157,8 +165,11 @@ def test_the_trial_passes_here_and_a_kernel_with_wrong_numbers_fails_it(
 
 @pytest.fixture
 def gpu(kernel: "RowKernel", monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    monkeypatch.setattr("nanwatch.looking.kernel_for", lambda _logits: kernel)
-    return FakeGpu()
+    def found(logits: Tensor) -> object:
+        return kernel, kernel.rows_of(logits)
+
+    monkeypatch.setattr("nanwatch.looking.kernel_for", found)
+    return FakeGpu(slots=1)
 
 
 def test_it_writes_straight_into_a_slot_and_nothing_is_copied(gpu: FakeGpu) -> None:
