@@ -5,7 +5,6 @@
 happens on the threads of pipeline.py.
 """
 
-import operator
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -20,18 +19,19 @@ from .attribution import Layout, check_ids, check_texts
 from .counting import count_nans_per_row
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
-from .journal.totals import DROP_REASONS
+from .journal.totals import DROP_REASONS, contained_cells
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
 from .observation import Observation, Step
 from .pipeline import Pipeline
+from .plain_rows import Rows, as_integers
 from .readback import CLEAN, SlotPool, bytes_of, is_clean
+from .settings import OnNan
 from .stop import raise_if_corrupted, settings_of_engine
 
 CLOSE_SECONDS = 2.0
 
-Rows = Sequence[int]
 Phase = str | Sequence[str]
 
 _NOT_A_STEP = Observation(None, None)
@@ -51,10 +51,12 @@ class NanProbe:
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
             requests are not summed.
+        can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood. Any other variable
-            that is not understood is one line in the log, and the probe is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or asks for an abort that
+            cannot be had. Any other variable that is not understood is one line in the log, and the probe
+            is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -69,13 +71,14 @@ class NanProbe:
         device: Any = None,
         rank: str | None = None,
         counting: bool = True,
+        can_abort: bool = False,
     ) -> None:
         check_texts(
             [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
             "labels and lives",
         )
         self._beginning = threading.Lock()
-        self._settings = settings_of_engine()
+        self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False
         self._fail_fast = self._settings.fail_fast
         self._given_life, self._queue, self._device, self._counting = life, queue, device, counting
@@ -95,6 +98,11 @@ class NanProbe:
         if pipeline is not None:
             pipeline.write_first_line()
             lifecycle.remember(self)
+
+    @property
+    def aborts(self) -> bool:
+        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
+        return self._settings.on_nan is OnNan.ABORT
 
     def observe(
         self,
@@ -167,6 +175,22 @@ class NanProbe:
         if pipeline is not None:
             pipeline.send_finish(ids)
 
+    def count_contained(self, **cells: int) -> None:
+        """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
+
+        Args:
+            cells: by how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back
+                from reuse are `quarantined_blocks`, and `released_blocks` when they are given back; those
+                that are cleaned at once are neither.
+
+        Raises:
+            ValueError: a cell that the journal does not know, or one that would fall.
+        """
+        grown = contained_cells(cells)
+        pipeline = self._running() if grown else None
+        if pipeline is not None:
+            pipeline.send_contained(grown)
+
     def drop(self, reason: str) -> None:
         """Count a step that could not be looked at: blindness shows on /metrics.
 
@@ -225,8 +249,8 @@ class NanProbe:
         layout = Layout(
             rows=counts.numel(),
             request_ids=ids,
-            row_ends=_as_integers(row_ends, "row_ends"),
-            row_owner=_as_integers(row_owner, "row_owner"),
+            row_ends=as_integers(row_ends, "row_ends"),
+            row_owner=as_integers(row_owner, "row_owner"),
             phase=phase,
         )
         layout.check()
@@ -297,21 +321,3 @@ class NanProbe:
         ledger = Ledger(Lifetimes(start.life))
         lifecycle.close_at_exit()
         return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
-
-
-def _as_integers(rows: Rows | Tensor | None, name: str) -> list[int] | None:
-    """Return plain integers, whatever kind they came in: only those are written to the journal.
-
-    Raises:
-        TypeError: one is no integer, or they are on a device, where reading them would wait.
-    """
-    if rows is None:
-        return None
-    if isinstance(rows, Tensor):
-        if rows.device.type != "cpu":
-            raise TypeError(f"{name} are wanted on the host, found a tensor on {rows.device}")
-        rows = rows.reshape(-1).tolist()
-    try:
-        return list(map(operator.index, rows))
-    except TypeError as error:
-        raise TypeError(f"{name} are integers: {error}") from None
