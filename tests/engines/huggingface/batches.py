@@ -4,6 +4,7 @@ Everything is the real engine. On a CPU it has no asynchronous mode, so `two_buf
 takes from a GPU: streams, events, and a copy to the host that has not happened until somebody waited.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -45,18 +46,20 @@ class Forwards:
 
     nan: Mapping[tuple[int, int], int] = field(default_factory=dict)
     call: Mapping[int, Callable[[], object]] = field(default_factory=dict)
+    likes_liked: bool = True  # whether LIKED is what all other logits stand for
     rows: list[int] = field(default_factory=list)  # filled: the rows of each forward
 
 
 @contextmanager
 def following(model: Any, plan: Forwards) -> Iterator[None]:
-    """Let the plan change the raw logits [1, R, V] that the head makes; LIKED is what they stand for."""
+    """Let the plan change the raw logits [1, R, V] that the head makes."""
 
     def write(_module: Any, _args: Any, logits: Tensor) -> Tensor:
         plan.rows.append(logits.shape[1])
         forward = len(plan.rows)
-        logits[..., EOS] = -100.0
-        logits[..., LIKED] += 10.0
+        if plan.likes_liked:
+            logits[..., EOS] = -100.0
+            logits[..., LIKED] += 10.0
         for (at, row), values in plan.nan.items():
             if at == forward:
                 logits[0, row, :values] = NAN
@@ -78,7 +81,9 @@ def settings(**kwargs: Any) -> ContinuousBatchingConfig:
 
 def wishes(**kwargs: Any) -> GenerationConfig:
     """Return a greedy generation config without an end token."""
-    return GenerationConfig(**{"do_sample": False, "eos_token_id": -1, "pad_token_id": PAD, **kwargs})
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        **{"do_sample": False, "eos_token_id": -1, "pad_token_id": PAD, **kwargs}
+    )
 
 
 def manager_of(model: Any, *, generation: GenerationConfig | None = None, **kwargs: Any) -> Any:
@@ -169,3 +174,12 @@ def pageable_swap() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offloading_manager, "torch", _Torch())
         yield
+
+
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Keep what is imported out of the garbage collections that the engine makes at each start and stop."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

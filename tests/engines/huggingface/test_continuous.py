@@ -4,7 +4,7 @@ Each expectation was worked out on paper from the order of the batches. A second
 the engine makes token 0 of a row that holds NaN, and LIKED of any other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from tests.engines.huggingface.batches import (
     following,
     manager_of,
     pageable_swap,
+    quick_collections,
     run_to_end,
     two_buffers,
 )
@@ -34,8 +35,9 @@ EIGHT_BLOCKS = {"num_blocks": 8}  # 32 places, where three requests of 16 tokens
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_llama()
+def model() -> Iterator[Any]:
+    with quick_collections():
+        yield tiny_llama()
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,6 @@ class Case:
     nan: Mapping[tuple[int, int], int] = field(default_factory=dict)
     corrupted: Mapping[str, tuple[str, int, int, int]] = field(default_factory=dict)
     prompts: Mapping[str, Prompt] = field(default_factory=lambda: ABC)
-    is_async: bool = False
     padding_nan_rows: int = 0
     rows: int = 12  # 3 requests of 4 tokens
     steps: int | None = None
@@ -194,7 +195,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("case", "is_async"), CASES)
-def test_charges_each_row_to_its_request(case: Case, is_async: bool, model: Any, written: Written) -> None:
+def test_charges_each_row_to_its_request(case: Case, *, is_async: bool, model: Any, written: Written) -> None:
     with nanwatch.watch_generate(model) as handle:
         outputs = run(model, case, is_async=is_async)
         totals, found = written.report(handle.probe)

@@ -4,14 +4,12 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import nn
-
 from nanwatch.engines.module import device_of
 from nanwatch.probe import NanProbe
 
 RUNTIME = "transformers"
 
-_probes: "WeakKeyDictionary[nn.Module, NanProbe]" = WeakKeyDictionary()
+_probes: WeakKeyDictionary[Any, NanProbe] = WeakKeyDictionary()
 _making = threading.Lock()
 
 

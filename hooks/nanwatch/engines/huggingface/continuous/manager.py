@@ -31,7 +31,11 @@ class WatchedManager:
         self._processor: Any = None
         self._watched: WatchedProcessor | None = None
         self._undo = ExitStack()
-        self._attach(manager)
+        try:
+            self._attach(manager)
+        except BaseException:
+            self.put_back()
+            raise
 
     @property
     def tripped(self) -> NanLogitsError | None:

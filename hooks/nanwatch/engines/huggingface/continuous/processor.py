@@ -51,7 +51,11 @@ class WatchedProcessor:
         self._is_warming_up = self._is_blind = False
         self.tripped: NanLogitsError | None = None
         self._undo = ExitStack()
-        self._attach(processor)
+        try:
+            self._attach(processor)
+        except BaseException:
+            self.put_back()
+            raise
 
     def put_back(self) -> None:
         """Let the engine run on as if nobody looked; the buffers keep their row."""

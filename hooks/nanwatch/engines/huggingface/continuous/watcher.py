@@ -7,16 +7,22 @@ nobody waits for what will not come. `generate_batch` would return the failed ou
 NanLogitsError instead, as generate() does.
 """
 
+import logging
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 from weakref import WeakSet
 
 from nanwatch.engines.guard import Guard
 from nanwatch.engines.handle import Watch
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
+from nanwatch.engines.seams import MissingSeamError
 from nanwatch.probe import NanProbe
 
+from . import seams
 from .manager import WatchedManager, is_watched
+
+logger = logging.getLogger("nanwatch")
 
 # The managers that the generate_batch() which runs in this thread was given.
 _opened: ContextVar[list[WatchedManager] | None] = ContextVar("nanwatch_generate_batch", default=None)
@@ -31,8 +37,17 @@ class ContinuousWatcher:
         self._managers: WeakSet[WatchedManager] = WeakSet()  # each lives as long as its manager
 
     def attach(self, model: Any, handle: Watch) -> None:
-        """Watch each manager that the model hands out, until the handle is closed."""
+        """Watch each manager that the model hands out, until the handle is closed.
+
+        A model without continuous batching is left alone; a version of Transformers that cannot be
+        watched is one line in the log.
+        """
         if not hasattr(model, "init_continuous_batching"):
+            return
+        try:
+            seams.check(import_module(seams.MODULE))
+        except (ImportError, MissingSeamError) as error:
+            logger.warning("nanwatch does not look at continuous batching: %s", error)
             return
         handle.on_close(self.close)
         handle.on_close(ReplacedMethod(model, "init_continuous_batching", self._around_init).put_back)
