@@ -40,7 +40,7 @@ from nanwatch.probe import NanProbe
 from nanwatch.request_scope import current_scope
 
 from .call import GenerateCall
-from .continuous import ContinuousWatcher
+from .continuous import ContinuousWatcher, refused_for_generate
 from .criteria import ReportingCriteria
 from .replaced_method import Method, ReplacedMethod
 from .rows import RowPlan
@@ -64,11 +64,13 @@ def watch_generate(
     Raises:
         TypeError: the model has no generate() of Transformers.
         ValueError: it is being watched already.
+        SettingsError: fail-fast or an abort was asked for in words that are not understood. An abort is
+            refused where continuous batching is begun in a mode that was not verified, and by generate().
     """
     target: nn.Module = getattr(model, "_orig_mod", model)
     _refuse_unless_watchable(target)
     name = model_name or getattr(target, "name_or_path", "") or type(target).__name__
-    used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
+    used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target), can_abort=True)
     handle = Watch(used, owns_probe=probe is None)
     _GenerateWatcher(used).attach(target, handle)
     ContinuousWatcher(used).attach(target, handle)
@@ -107,6 +109,8 @@ class _GenerateWatcher:
         handle.on_close(ReplacedMethod(model, "generate", self._around_generate).put_back)
 
     def _around_generate(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._probe.aborts:
+            raise refused_for_generate()
         running = self._guard.run(self._opened, {**dict(zip(self._parameters, args, strict=False)), **kwargs})
         token = _running.set(running)
         try:

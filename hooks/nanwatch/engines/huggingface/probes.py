@@ -24,7 +24,9 @@ def probe_of(model: Any, *, counting: bool = True) -> NanProbe:
     with _making:
         probe = _probes.get(model)
         if probe is None:
-            probe = NanProbe(model_name_of(model), RUNTIME, device=device_of(model), counting=counting)
+            probe = NanProbe(
+                model_name_of(model), RUNTIME, device=device_of(model), counting=counting, can_abort=True
+            )
             _probes[model] = probe
         return probe
 

@@ -21,11 +21,12 @@ class CountingModel:
     """Calls the model; writes how many NaNs are in each row of its logits to where ROOM points.
 
     Everything else that is asked of it, the model answers. `run` is a guard: what fails in the counting
-    is not to reach the engine.
+    is not to reach the engine. With `for_sampling` a NaN is handed on as 0, once it was counted: drawing
+    from NaN raises for the whole batch, on a GPU in the device itself, where one request is to be ended.
     """
 
-    def __init__(self, model: Any, run: Callable[..., Any]) -> None:
-        self._model, self._run = model, run
+    def __init__(self, model: Any, run: Callable[..., Any], *, for_sampling: bool = False) -> None:
+        self._model, self._run, self._for_sampling = model, run, for_sampling
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -42,11 +43,19 @@ class CountingModel:
             _write(torch.isnan(_rows(output, kwargs)).sum(-1, dtype=torch.int32), room[:1])
         else:
             self._run(_count, output, kwargs, room)
+            if self._for_sampling:
+                self._run(_zero_nans, output.logits, room[0])
         return output
 
 
 def _count(output: Any, kwargs: dict[str, Any], room: list[Tensor]) -> None:
     _write(count_nans_per_row(_rows(output, kwargs)), room)
+
+
+def _zero_nans(logits: Tensor, counts: Tensor) -> None:
+    """Put 0 for NaN in place; infinities stay. On a CPU the counts are there: nothing is done for none."""
+    if not counts.is_cpu or counts.any():
+        logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
 
 
 def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:

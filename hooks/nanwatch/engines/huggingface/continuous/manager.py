@@ -14,6 +14,7 @@ from nanwatch.engines.guard import DROP_REASON, Guard
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
+from nanwatch.stop import abort_refused
 
 from .processor import WatchedProcessor
 
@@ -72,6 +73,8 @@ class WatchedManager:
         if processor is not self._processor:
             self._processor = processor
             self._watched = self._guard.run(WatchedProcessor, processor, self._probe, self._guard)
+            if self._watched is None and self._probe.aborts:
+                raise abort_refused("continuous batching could not be watched, see the log")
         return processor
 
     def _around_deliver(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

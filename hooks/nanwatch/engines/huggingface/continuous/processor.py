@@ -30,7 +30,9 @@ from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
 from nanwatch.readback import NOT_LANDED
 
+from .containment import Containment
 from .counting_model import ROOM, CountingModel
+from .requeue import without_those_that_left
 from .rows import read_rows, row_count
 
 
@@ -48,6 +50,8 @@ class WatchedProcessor:
         self._on_host: dict[Any, Tensor] = {}  # where the counts of each launching IO land, [M]
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
+        self._containment = Containment(processor, probe) if probe.aborts else None
+        self._for_sampling = probe.aborts and bool(processor.do_sample)
         self._is_warming_up = self._is_blind = False
         self.tripped: NanLogitsError | None = None
         self._undo = ExitStack()
@@ -94,7 +98,8 @@ class WatchedProcessor:
         room = [device_row] if device_row.is_cpu else [device_row, landing]
         if not self._is_warming_up:
             self._launched[io] = None
-        return CountingModel(model, self._run_count), {**batch_data, ROOM: room}
+        counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
+        return counting, {**batch_data, ROOM: room}
 
     def _run_count(self, count: Any, *args: Any) -> None:
         """Count, or be blind from here on: a graph that is captured without its count stays without."""
@@ -103,14 +108,20 @@ class WatchedProcessor:
 
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
-        return original(*args, **kwargs)
+        batch = original(*args, **kwargs)
+        return batch if self._containment is None else without_those_that_left(*batch)
 
     def _observe(self, io: Any) -> None:
         if io not in self._launched:
             return
         del self._launched[io]
         try:
-            self._observe_rows(io, io.output_ids[-1])
+            counts = io.output_ids[-1]
+            if self._containment is None:
+                self._observe_rows(io, counts)
+            else:
+                on_host = counts if counts.is_cpu else self._on_host[io]
+                self._contain(self._containment, io, on_host[: row_count(io.requests_in_batch)])
         finally:
             self._finish_cancelled()
 
@@ -126,6 +137,16 @@ class WatchedProcessor:
             except NanLogitsError as error:
                 self.tripped = error
                 raise
+
+    def _contain(self, containment: Containment, io: Any, counts: Tensor) -> None:
+        if self._is_blind:
+            self._probe.drop(DROP_REASON)
+            return
+        try:
+            containment.look(io, counts, self._launched)
+        except NanLogitsError as error:
+            self.tripped = error
+            raise
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         states = original(*args, **kwargs)

@@ -11,11 +11,12 @@ this step was in flight already:
 the engine fills unused places with is the first position of the batch once more. A NaN that its chunk
 leaves in the cache is seen in the row of its last chunk.
 A row is read for nobody (padding) where the engine throws the token away: the request had ended, or was
-moved out of the cache, and will make that token again, after this step was begun.
+moved out of the cache, and will make that token again, after this step was begun; or nanwatch itself
+throws it away (containment.py).
 An id that two clients gave at the same time is one request with two rows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,9 +68,18 @@ class BatchRows:
         """The owners where they say more than "row i is request i"."""
         return None if len(self.ids) == len(self.owners) and PADDING not in self.owners else self.owners
 
+    def add_row(self, request_id: str, phase: str) -> None:
+        """Add a row for a request that has none of its own in this step."""
+        self.ids.append(request_id)
+        self.owners.append(len(self.ids) - 1)
+        self.phases.append(phase)
 
-def read_rows(batch: Iterable[Scheduled]) -> BatchRows:
-    """Say whose the rows of this batch are, as the engine is about to hand out its tokens."""
+
+def read_rows(batch: Iterable[Scheduled], thrown_away: Collection[str] = ()) -> BatchRows:
+    """Say whose the rows of this batch are, as the engine is about to hand out its tokens.
+
+    `thrown_away` are requests that are not given theirs.
+    """
     index: dict[str, int] = {}
     owners: list[int] = []
     phases: list[str] = []
@@ -77,7 +87,7 @@ def read_rows(batch: Iterable[Scheduled]) -> BatchRows:
         if not scheduled.has_new_token:
             continue
         state = scheduled.state
-        if state.status.name not in _TAKES_ITS_TOKEN:
+        if state.status.name not in _TAKES_ITS_TOKEN or state.request_id in thrown_away:
             owners.append(PADDING)
             continue
         owner = index.setdefault(state.request_id, len(index))

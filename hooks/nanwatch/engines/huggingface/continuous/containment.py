@@ -1,0 +1,161 @@
+"""NANWATCH_ON_NAN=abort: the request that made NaN ends, the others that caught it are made anew.
+
+What happens at a hit, in the engine's thread, between the read of its tokens and their delivery:
+    kv_cache.py      every value of the cache that is not finite becomes 0, on the stream of the model: it is
+                     done before anybody reads the cache again, so no block has to be held back
+    judgement.py     who made it, from where it was
+    the culprit      ends FAILED, with an error that names NaN; its bad token goes to nobody
+    the spared       are put back at the head of the queue, as the engine does when its memory is short: the
+                     prompt and the tokens so far are read again, from the prefix cache as far as that is
+                     clean. What was delivered stays, the next token comes a little later.
+    the next step    in asynchronous batching one was launched before this one was read, with the NaN still
+                     in the cache: all of its requests are put back, and nothing of it is used
+A token that is thrown away is nobody's, so the row it stood for is padding: the spared are not counted as
+corrupted. A culprit that has no row, being in the middle of its prompt, is counted with one all the same,
+and with the bad values of its KV.
+
+Where any of this fails the engine is stopped: asked to send nobody garbage, it cannot go on.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanwatch.failfast import NanLogitsError
+from nanwatch.probe import NanProbe
+from nanwatch.readback import bytes_of, is_clean
+
+from .judgement import Evidence, Verdict, evidence_of, judge
+from .kv_cache import forget_content, is_reserved, zero_bad_values
+from .requeue import end, keep_running, put_back, was_warned
+from .rows import BatchRows, read_rows
+
+NOTE = " (nanwatch ended this request, and no token that was made of NaN was sent; it may be sent again)"
+
+logger = logging.getLogger("nanwatch")
+
+
+class Containment:
+    """Spares the requests of one batch processor each other's NaN."""
+
+    def __init__(self, processor: Any, probe: NanProbe) -> None:
+        self._processor, self._probe = processor, probe
+        (self._allocator,) = processor.cache.cache_allocators.values()  # refusals.py lets no others through
+
+    def look(self, io: Any, counts: Tensor, in_flight: Iterable[Any]) -> None:
+        """Look at one step, whose tokens are about to be handed out.
+
+        Args:
+            io: the engine's host side of it.
+            counts: [R] int32 on the host, how many NaNs each logits row held.
+            in_flight: the host sides of steps that were launched after it.
+
+        Raises:
+            NanLogitsError: the step held NaN and could not be contained.
+        """
+        if is_clean(bytes_of(counts)):
+            self._observe(read_rows(io.requests_in_batch), counts)
+            return
+        try:
+            self._contain(io.requests_in_batch, counts, list(in_flight))
+        except Exception as error:
+            rows = read_rows(io.requests_in_batch)
+            self._observe(rows, counts)
+            found = {rows.ids[owner]: n for owner, n in zip(rows.owners, counts.tolist(), strict=True) if n}
+            raise NanLogitsError(found, " (and they could not be contained: the engine stops)") from error
+
+    def _contain(self, batch: list[Any], counts: Tensor, in_flight: list[Any]) -> None:
+        with_nan = [s.state for s, n in zip(_with_row(batch), counts.tolist(), strict=True) if n]
+        found = self._clean_cache()
+        after = [scheduled for io in in_flight for scheduled in io.requests_in_batch]
+        evidence = self._evidence(found, [*batch, *after])
+        running = self._processor.scheduler.active_requests
+        verdict = judge(
+            evidence,
+            frozenset(state.request_id for state in with_nan if self._runs(state)),
+            warned_before=frozenset(name for name in evidence if was_warned(running[name])),
+            somebody_left=not all(map(self._runs, with_nan)),
+        )
+        spared = verdict.spared | {s.state.request_id for s in after if self._runs(s.state)}
+        spared -= verdict.culprits
+        values = self._observe_hit(batch, counts, verdict.culprits, spared, evidence)
+        self._carry_out(values, verdict, spared, in_flight)
+        dirty = sum(not is_reserved(self._allocator, block) for block in found)
+        self._probe.count_contained(aborted_requests=len(verdict.culprits), kv_poisoned_blocks=dirty)
+        logger.info(
+            "nanwatch ended %s, made %d other requests anew and zeroed NaN in %d KV blocks",
+            sorted(verdict.culprits) or "no request",
+            len(spared),
+            dirty,
+        )
+
+    def _clean_cache(self) -> dict[int, Tensor]:
+        """Clean the cache, behind all that was launched; no block that held NaN is found by its prefix."""
+        stream = self._processor.inputs_and_outputs.compute_stream
+        with torch.cuda.stream(stream):  # None, as on a CPU: does nothing
+            found = zero_bad_values(self._allocator)
+        for block in found:
+            forget_content(self._allocator, block)
+        return found
+
+    def _evidence(self, found: dict[int, Tensor], scheduled: list[Any]) -> dict[str, Evidence]:
+        """Look at every running request, also those that no step holds just now."""
+        new: dict[str, int] = {}
+        for one in scheduled:
+            name = one.state.request_id
+            new[name] = new.get(name, 0) + one.query_length
+        seen = {}
+        for name, state in self._processor.scheduler.active_requests.items():
+            tokens = state.position_offset
+            blocks = self._allocator.block_table.get(name, ())
+            seen[name] = evidence_of(blocks, found, tokens, tokens - new.get(name, 0))
+        return {name: evidence for name, evidence in seen.items() if evidence is not None}
+
+    def _carry_out(
+        self, culprits: Mapping[str, int], verdict: Verdict, spared: Collection[str], in_flight: list[Any]
+    ) -> None:
+        active = self._processor.scheduler.active_requests
+        for name, values in culprits.items():
+            end(self._processor, active[name], NanLogitsError({name: values}, NOTE))
+        for name in [name for name in reversed(active) if name in spared]:
+            put_back(self._processor, active[name], warned=name in verdict.warned)
+        for io in in_flight:
+            keep_running(io, active)
+
+    def _observe_hit(
+        self,
+        batch: list[Any],
+        counts: Tensor,
+        culprits: Collection[str],
+        spared: Collection[str],
+        evidence: dict[str, Evidence],
+    ) -> dict[str, int]:
+        """Count the step: culprits by their rows, or by their KV; rows of the spared are nobody's.
+
+        Returns the culprits, with how many bad values each had.
+        """
+        rows = read_rows(batch, thrown_away=spared)
+        found = dict.fromkeys(culprits, 0)
+        for owner, values in zip(rows.owners, counts.tolist(), strict=True):
+            if owner >= 0 and rows.ids[owner] in culprits:
+                found[rows.ids[owner]] += values
+        for name in [name for name, values in found.items() if not values]:
+            found[name] = evidence[name].values
+            rows.add_row(name, "prefill")
+            counts = torch.cat([counts, counts.new_tensor([evidence[name].values])])
+        self._observe(rows, counts)
+        return found
+
+    def _observe(self, rows: BatchRows, counts: Tensor) -> None:
+        if rows.owners:
+            self._probe.observe_counts(counts, rows.ids, row_owner=rows.row_owner, phase=rows.phases)
+
+    def _runs(self, state: Any) -> bool:
+        return self._processor.scheduler.active_requests.get(state.request_id) is state
+
+
+def _with_row(batch: Iterable[Any]) -> list[Any]:
+    return [scheduled for scheduled in batch if scheduled.has_new_token]
