@@ -9,7 +9,8 @@ What happens at a hit, in the engine's thread, between the read of its tokens an
                      prompt and the tokens so far are read again, from the prefix cache as far as that is
                      clean. What was delivered stays, the next token comes a little later.
     the next step    in asynchronous batching one was launched before this one was read, with the NaN still
-                     in the cache: all of its requests are put back, and nothing of it is used
+                     in the cache: all of its requests are put back and nothing of it is used, so its own
+                     NaN says nothing that is not known
 A token that is thrown away is nobody's, so the row it stood for is padding: the spared are not counted as
 corrupted. A culprit that has no row, being in the middle of its prompt, is counted with one all the same,
 and with the bad values of its KV.
@@ -43,6 +44,7 @@ class Containment:
 
     def __init__(self, processor: Any, probe: NanProbe) -> None:
         self._processor, self._probe = processor, probe
+        self._void: list[Any] = []  # host sides of launched steps of which nothing will be used
         (self._allocator,) = processor.cache.cache_allocators.values()  # refusals.py lets no others through
 
     def look(self, io: Any, counts: Tensor, in_flight: Iterable[Any]) -> None:
@@ -56,11 +58,14 @@ class Containment:
         Raises:
             NanLogitsError: the step held NaN and could not be contained.
         """
-        if is_clean(bytes_of(counts)):
+        is_void = io in self._void
+        if is_void or is_clean(bytes_of(counts)):
+            self._void = [one for one in self._void if one is not io]
             self._observe(read_rows(io.requests_in_batch), counts)
             return
         try:
-            self._contain(io.requests_in_batch, counts, list(in_flight))
+            self._void = list(in_flight)
+            self._contain(io.requests_in_batch, counts, self._void)
         except Exception as error:
             rows = read_rows(io.requests_in_batch)
             self._observe(rows, counts)
@@ -71,7 +76,7 @@ class Containment:
         with_nan = [s.state for s, n in zip(_with_row(batch), counts.tolist(), strict=True) if n]
         found = self._clean_cache()
         after = [scheduled for io in in_flight for scheduled in io.requests_in_batch]
-        evidence = self._evidence(found, [*batch, *after])
+        evidence = self._evidence(found, batch, after)
         running = self._processor.scheduler.active_requests
         verdict = judge(
             evidence,
@@ -101,15 +106,14 @@ class Containment:
             forget_content(self._allocator, block)
         return found
 
-    def _evidence(self, found: dict[int, Tensor], scheduled: list[Any]) -> dict[str, Evidence]:
-        """Look at every running request, also those that no step holds just now."""
-        new: dict[str, int] = {}
-        for one in scheduled:
-            name = one.state.request_id
-            new[name] = new.get(name, 0) + one.query_length
+    def _evidence(
+        self, found: dict[int, Tensor], batch: list[Any], after: list[Any]
+    ) -> dict[str, Evidence]:
+        """Look at every running request, also those that no step holds, as they were behind this step."""
+        new, later = _lengths(batch), _lengths(after)
         seen = {}
         for name, state in self._processor.scheduler.active_requests.items():
-            tokens = state.position_offset
+            tokens = state.position_offset - later.get(name, 0)
             blocks = self._allocator.block_table.get(name, ())
             seen[name] = evidence_of(blocks, found, tokens, tokens - new.get(name, 0))
         return {name: evidence for name, evidence in seen.items() if evidence is not None}
@@ -155,6 +159,11 @@ class Containment:
 
     def _runs(self, state: Any) -> bool:
         return self._processor.scheduler.active_requests.get(state.request_id) is state
+
+
+def _lengths(batch: Iterable[Any]) -> dict[str, int]:
+    """Return how many tokens of each request a step reads."""
+    return {scheduled.state.request_id: scheduled.query_length for scheduled in batch}
 
 
 def _with_row(batch: Iterable[Any]) -> list[Any]:

@@ -29,7 +29,7 @@ class Evidence:
 
     layer: int
     values: int
-    is_new: bool  # some of it was written by this step, or by one after it
+    is_new: bool  # some of it was written by this step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def evidence_of(
     Args:
         blocks: those that it holds, in order.
         found: how many values are bad in each bad block, [L, T].
-        tokens: how many of its tokens are written; what stands in its blocks behind them is not its own.
+        tokens: how many of its tokens are written, up to this step; what stands in its blocks behind them
+            is of a step that was launched later, or not its own.
         new_from: the first token of the step. Blocks of T = 4, tokens = 6, new_from = 5: the one token
             of the step is the second of the second block.
     """
