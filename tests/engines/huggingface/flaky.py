@@ -45,23 +45,29 @@ def flaky(model: Any, manager: Any, faults: Sequence[Fault]) -> Iterator[None]:
         for scheduled in _launching(manager):
             end = begin + scheduled.query_length
             for fault in faults:
-                if fault.place == place and (scheduled.has_new_token or not by_row) and fault.fires(scheduled.state):
+                if (
+                    fault.place == place
+                    and (scheduled.has_new_token or not by_row)
+                    and fault.fires(scheduled.state)
+                ):
                     fault.fired += 1
                     output[0, row if by_row else slice(begin, end)] = NAN
             begin, row = end, row + bool(scheduled.has_new_token)
 
+    def hooked(place: str, *, by_row: bool = False) -> Any:
+        def hook(_module: Any, _args: Any, output: Any) -> None:
+            spoil(place, output[0] if isinstance(output, tuple) else output, by_row=by_row)
+
+        return hook
+
     layers = model.model.layers
     with ExitStack() as stack:
-        for module, place, by_row in (
-            (model.get_input_embeddings(), "embedding", False),
-            (layers[0], "layer", False),
-            (layers[-1].mlp, "attention", False),
-            (model.get_output_embeddings(), "head", True),
+        for module, hook in (
+            (model.get_input_embeddings(), hooked("embedding")),
+            (layers[0], hooked("layer")),
+            (layers[-1].mlp, hooked("attention")),
+            (model.get_output_embeddings(), hooked("head", by_row=True)),
         ):
-
-            def hook(_module: Any, _args: Any, output: Any, place: str = place, by_row: bool = by_row) -> None:
-                spoil(place, output[0] if isinstance(output, tuple) else output, by_row=by_row)
-
             stack.callback(module.register_forward_hook(hook).remove)
         yield
 

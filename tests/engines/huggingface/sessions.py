@@ -1,4 +1,4 @@
-"""Continuous batching as a service that runs on: waves of requests one after the other, and its cache after."""
+"""Continuous batching as a service that goes on: waves of requests, and what they leave in its cache."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -72,7 +72,7 @@ def assert_clean(running: Session) -> None:
 @pytest.mark.parametrize("place", ["embedding", "layer", "attention", "head"])
 @pytest.mark.parametrize("after_tokens", [0, 4])
 @pytest.mark.usefixtures("aborting")
-def test_seven_of_eight_answer_as_if_alone_and_so_do_the_next_ten(
+def test_seven_of_eight_answer_as_if_alone_and_so_do_the_next_ten(  # noqa: PLR0913, PLR0917  a table
     model: Any,
     answers: dict[str, list[int]],
     written: Written,

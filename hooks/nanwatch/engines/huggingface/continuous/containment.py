@@ -106,9 +106,7 @@ class Containment:
             forget_content(self._allocator, block)
         return found
 
-    def _evidence(
-        self, found: dict[int, Tensor], batch: list[Any], after: list[Any]
-    ) -> dict[str, Evidence]:
+    def _evidence(self, found: dict[int, Tensor], batch: list[Any], after: list[Any]) -> dict[str, Evidence]:
         """Look at every running request, also those that no step holds, as they were behind this step."""
         new, later = _lengths(batch), _lengths(after)
         seen = {}

@@ -44,7 +44,7 @@ class WatchedProcessor:
     """
 
     def __init__(self, processor: Any, probe: NanProbe, guard: Guard) -> None:
-        self._probe, self._guard = probe, guard
+        self._processor, self._probe, self._guard = processor, probe, guard
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
         self._on_host: dict[Any, Tensor] = {}  # where the counts of each launching IO land, [M]
@@ -109,7 +109,7 @@ class WatchedProcessor:
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
         batch = original(*args, **kwargs)
-        return batch if self._containment is None else without_those_that_left(*batch)
+        return batch if self._containment is None else without_those_that_left(self._processor, *batch)
 
     def _observe(self, io: Any) -> None:
         if io not in self._launched:

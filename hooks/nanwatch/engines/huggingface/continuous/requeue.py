@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 _WARNED = "warned_by_nanwatch"  # an attribute of the engine's state: gone with it
-# In these the engine's update would use a token, or raise; what is in one of them is let alone.
-_LEFT = frozenset({"FINISHED", "FAILED", "PENDING"})
 
 
 def end(processor: Any, state: Any, error: Exception) -> None:
@@ -34,6 +32,7 @@ def put_back(processor: Any, state: Any, *, warned: bool) -> None:
     _do_not_fork(scheduler, state)
     scheduler.finish_request(state.request_id)  # what is clean of its blocks stays in the prefix cache
     state._status = type(state.status).FINISHED  # noqa: SLF001  not by the setter, which dates the end
+    scheduler.block_new_requests = False  # else, with nobody left to end, nobody would ever be let in again
     scheduler.waiting_requests[again.request_id] = again
     scheduler.waiting_requests_order.appendleft(again.request_id)
 
@@ -57,12 +56,20 @@ def keep_running(io: Any, running: Mapping[str, Any]) -> None:
 
 
 def without_those_that_left(
-    batch: list[Any], tokens: list[int], logprobs: list[float] | None
+    processor: Any, batch: list[Any], tokens: list[int], logprobs: list[float] | None
 ) -> tuple[list[Any], list[int], list[float] | None]:
-    """Return what the engine is to hand out of a step: nothing to whoever was ended or put back."""
+    """Return what the engine is to hand out of a step: nothing to whoever was ended, put back or cancelled.
+
+    The engine leaves out by itself who finished, and meets a failed request, or one whose blocks are gone,
+    as if it ran.
+    """
+    running = processor.scheduler.active_requests
+    kept = [scheduled for scheduled in batch if running.get(scheduled.state.request_id) is scheduled.state]
+    if len(kept) == len(batch):
+        return batch, tokens, logprobs
+    keep = {id(scheduled) for scheduled in kept}
     rows = [scheduled for scheduled in batch if scheduled.has_new_token]
-    taken = [row for row, scheduled in enumerate(rows) if scheduled.state.status.name not in _LEFT]
-    kept = [scheduled for scheduled in batch if scheduled.state.status.name not in _LEFT]
+    taken = [row for row, scheduled in enumerate(rows) if id(scheduled) in keep]
     return (
         kept,
         [tokens[row] for row in taken],
