@@ -101,7 +101,7 @@ def session(model: Any, *, is_async: bool = False, prepare: Any = None, **how: A
 
 def alone(model: Any, prompts: Mapping[str, Sequence[int]], new_tokens: int) -> dict[str, list[int]]:
     """Return what each prompt is answered where nobody else is in the batch."""
-    answers = {}
+    answers: dict[str, list[int]] = {}
     with session(model) as running:
         for name, tokens in prompts.items():
             answers |= {name: running.ask({name: Prompt(tokens, new_tokens)})[name].generated_tokens}

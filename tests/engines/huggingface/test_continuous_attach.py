@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching import continuous_api, model_runner
 
 import nanwatch
 from nanwatch.engines.huggingface.continuous import attach, seams
@@ -164,7 +164,7 @@ def test_a_missing_seam_is_named_and_nothing_is_changed(owner: str, name: str, m
 def test_a_seam_with_other_parameters_is_missing(mixin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def compute_batch(_self: Any, graph: Any, model: Any, batch_data: Any) -> None: ...
 
-    monkeypatch.setattr(continuous_api.ModelRunner, "compute_batch", compute_batch)
+    monkeypatch.setattr(model_runner.ModelRunner, "compute_batch", compute_batch)
     with pytest.raises(MissingSeamError, match=r"takes \('graph', 'model'\), not \('model', 'batch_data'\)"):
         attach(continuous_api)
     assert not hasattr(mixin.init_continuous_batching, "attached_by_nanwatch")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import nanwatch
 from nanwatch import NanLogitsError
-from nanwatch.engines.huggingface.continuous import counting_model, processor
+from nanwatch.engines.huggingface.continuous import processor, room
 from nanwatch.engines.huggingface.replaced_method import ReplacedMethod
 from tests.engines.huggingface.batches import (
     Forwards,
@@ -124,10 +124,10 @@ def test_under_fail_fast_generate_batch_raises_what_stopped_it(
 def test_a_fault_of_nanwatchs_own_leaves_the_engine_alone_and_shows_as_dropped_steps(
     *, is_async: bool, model: Any, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_logits: Tensor) -> Tensor:
+    def broken(_self: room.Room, _logits: Tensor) -> Tensor:
         raise RuntimeError("made up")
 
-    monkeypatch.setattr(counting_model, "count_nans_per_row", broken)
+    monkeypatch.setattr(room.Room, "count", broken)
     with nanwatch.watch_generate(model) as handle:
         outputs = run(model, Forwards({(2, 1): 5}), is_async=is_async)
         totals, found = written.report(handle.probe)
@@ -142,7 +142,7 @@ def test_a_processor_that_cannot_be_watched_runs_on_as_it_was_made(
 ) -> None:
     with nanwatch.watch_generate(model) as handle:
         manager = manager_of(model)
-        monkeypatch.setattr(processor, "_landing_for", None)
+        monkeypatch.setattr(processor, "Room", None)
         manager.warmup()
         assert not any(
             isinstance(value, ReplacedMethod)

@@ -56,6 +56,8 @@ def watch_generate(
 ) -> Watch:
     """Count the NaNs in the logits of `model.generate()` from now on, until the handle is closed.
 
+    The model's continuous batching (`generate_batch`, `init_continuous_batching`) is watched too.
+
     Args:
         model: a Transformers model, or one that torch.compile was given.
         probe: the probe to use; without one the handle makes its own, and closes it.

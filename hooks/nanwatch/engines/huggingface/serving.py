@@ -44,11 +44,13 @@ def attach(module: ModuleType) -> None:
     where = f"GenerateManager of {MODULE}"
     streaming = _method(manager, "generate_streaming", "request_id", where)
     non_streaming = _method(manager, "generate_non_streaming", "request_id", where)
-    submits = [_method(manager, name, "fn", where) for name in ("submit", "async_submit")]
-    _replace(manager, streaming, _naming_call(streaming))
-    _replace(manager, non_streaming, _naming_coroutine(non_streaming, _request_id_of(non_streaming)))
-    for submit in submits:
-        _replace(manager, submit, _taking_the_name_along(submit))
+    submits = {name: _method(manager, name, "fn", where) for name in ("submit", "async_submit")}
+    _replace(manager, "generate_streaming", _naming_call(streaming))
+    _replace(
+        manager, "generate_non_streaming", _naming_coroutine(non_streaming, _request_id_of(non_streaming))
+    )
+    for name, submit in submits.items():
+        _replace(manager, name, _taking_the_name_along(submit))
 
 
 def attach_transcription(module: ModuleType) -> None:
@@ -63,7 +65,7 @@ def attach_transcription(module: ModuleType) -> None:
     handler: Any = getattr(module, "TranscriptionHandler", None)
     handle = _method(handler, "handle_request", "request", f"TranscriptionHandler of {TRANSCRIPTION_MODULE}")
     if not hasattr(handle, _MARK):
-        _replace(handler, handle, _naming_coroutine(handle, _request_id_of_http(handle)))
+        _replace(handler, "handle_request", _naming_coroutine(handle, _request_id_of_http(handle)))
 
 
 def _method(owner: Any, name: str, parameter: str, where: str) -> Callable[..., Any]:
@@ -75,9 +77,9 @@ def _method(owner: Any, name: str, parameter: str, where: str) -> Callable[..., 
     return method
 
 
-def _replace(owner: Any, original: Callable[..., Any], replaced: Callable[..., Any]) -> None:
+def _replace(owner: Any, name: str, replaced: Callable[..., Any]) -> None:
     setattr(replaced, _MARK, True)
-    setattr(owner, original.__name__, replaced)
+    setattr(owner, name, replaced)
 
 
 def _naming_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,11 +113,7 @@ def _taking_the_name_along(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_scope(work: Callable[..., Any], request_id: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            scope = request_ids([request_id])
-        except (TypeError, ValueError):  # an id that nanwatch cannot write is no reason to answer nothing
-            return work(*args, **kwargs)
-        with scope:
+        with request_ids([request_id]):
             return work(*args, **kwargs)
 
     return run

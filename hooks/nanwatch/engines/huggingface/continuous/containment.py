@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanwatch.attribution import PADDING
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
 from nanwatch.readback import bytes_of, is_clean
@@ -32,7 +33,7 @@ from nanwatch.readback import bytes_of, is_clean
 from .judgement import Evidence, Verdict, evidence_of, judge
 from .kv_cache import forget_content, is_reserved, zero_bad_values
 from .requeue import end, keep_running, put_back, was_warned
-from .rows import BatchRows, read_rows
+from .rows import BatchRows, read_one_by_one, read_rows
 
 NOTE = " (nanwatch ended this request, and no token that was made of NaN was sent; it may be sent again)"
 
@@ -47,17 +48,19 @@ class Containment:
         self._void: list[Any] = []  # host sides of launched steps of which nothing will be used
         (self._allocator,) = processor.cache.cache_allocators.values()  # refusals.py lets no others through
 
-    def look(self, io: Any, counts: Tensor, in_flight: Iterable[Any]) -> None:
+    def look(self, io: Any, counts: Tensor | None, in_flight: Iterable[Any]) -> None:
         """Look at one step, whose tokens are about to be handed out.
 
         Args:
             io: the engine's host side of it.
-            counts: [R] int32 on the host, how many NaNs each logits row held.
+            counts: [R] int32 on the host, how many NaNs each logits row held; None: they did not land.
             in_flight: the host sides of steps that were launched after it.
 
         Raises:
-            NanLogitsError: the step held NaN and could not be contained.
+            NanLogitsError: the step held NaN and could not be contained, or may have held it.
         """
+        if counts is None:
+            raise NanLogitsError({}, " (a step was read before its counts had landed: the engine stops)")
         is_void = io in self._void
         if is_void or is_clean(bytes_of(counts)):
             self._void = [one for one in self._void if one is not io]
@@ -67,9 +70,9 @@ class Containment:
             self._void = list(in_flight)
             self._contain(io.requests_in_batch, counts, self._void)
         except Exception as error:
-            rows = read_rows(io.requests_in_batch)
+            rows = read_one_by_one(io.requests_in_batch)
             self._observe(rows, counts)
-            found = {rows.ids[owner]: n for owner, n in zip(rows.owners, counts.tolist(), strict=True) if n}
+            found = {rows.ids[owner]: n for owner, n in _owned(rows, counts) if n}
             raise NanLogitsError(found, " (and they could not be contained: the engine stops)") from error
 
     def _contain(self, batch: list[Any], counts: Tensor, in_flight: list[Any]) -> None:
@@ -139,24 +142,40 @@ class Containment:
 
         Returns the culprits, with how many bad values each had.
         """
-        rows = read_rows(batch, thrown_away=spared)
+        rows = read_one_by_one(batch, thrown_away=spared)
         found = dict.fromkeys(culprits, 0)
-        for owner, values in zip(rows.owners, counts.tolist(), strict=True):
-            if owner >= 0 and rows.ids[owner] in culprits:
+        for owner, values in _owned(rows, counts):
+            if rows.ids[owner] in culprits:
                 found[rows.ids[owner]] += values
         for name in [name for name, values in found.items() if not values]:
             found[name] = evidence[name].values
-            rows.add_row(name, "prefill")
-            counts = torch.cat([counts, counts.new_tensor([evidence[name].values])])
+            rows, counts = _with_values(rows, counts, name, evidence[name].values)
         self._observe(rows, counts)
         return found
 
     def _observe(self, rows: BatchRows, counts: Tensor) -> None:
-        if rows.owners:
-            self._probe.observe_counts(counts, rows.ids, row_owner=rows.row_owner, phase=rows.phases)
+        if rows.rows:
+            self._probe.observe_counts(counts, rows.ids, row_owner=rows.row_owner, phase=rows.phase)
 
     def _runs(self, state: Any) -> bool:
         return self._processor.scheduler.active_requests.get(state.request_id) is state
+
+
+def _owned(rows: BatchRows, counts: Tensor) -> list[tuple[int, int]]:
+    """Return (owner, NaNs) of each row that is somebody's."""
+    owners = rows.row_owner or []
+    return [(o, n) for o, n in zip(owners, counts.tolist(), strict=True) if o != PADDING]
+
+
+def _with_values(rows: BatchRows, counts: Tensor, name: str, values: int) -> tuple[BatchRows, Tensor]:
+    """Charge a request whose row is clean with what its KV held, or add a row: it is in its prompt's middle."""
+    owners, phases = list(rows.row_owner or ()), list(rows.phase)
+    if name in rows.ids:
+        counts = counts.clone()
+        counts[owners.index(rows.ids.index(name))] = values
+        return rows, counts
+    ids, owners, phases = [*rows.ids, name], [*owners, len(rows.ids)], [*phases, "prefill"]
+    return BatchRows(rows.rows + 1, ids, owners, phases), torch.cat([counts, counts.new_tensor([values])])
 
 
 def _lengths(batch: Iterable[Any]) -> dict[str, int]:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanwatch.counting import count_nans_per_row
+from .room import Room
 
-ROOM = "nanwatch_room"  # the key under which the engine's arguments carry a place for the counts
+ROOM = "nanwatch_room"  # the key under which the engine's arguments carry the place for the counts
 
 
 class CountingModel:
-    """Calls the model; writes how many NaNs are in each row of its logits to where ROOM points.
+    """Calls the model; has the NaNs in each row of its logits counted into the Room that its arguments name.
 
     Everything else that is asked of it, the model answers. `run` is a guard: what fails in the counting
     is not to reach the engine. With `for_sampling` a NaN is handed on as 0, once it was counted: drawing
@@ -37,34 +37,32 @@ class CountingModel:
         Compiled, the count is traced with the rest; the guard and the shortcuts of the CPU are for the
         eager run, and so is the copy to host memory: a compiler would make it one that waits.
         """
-        room: list[Tensor] = kwargs.pop(ROOM)
+        room: Room = kwargs.pop(ROOM)
         output = self._model(*args, **kwargs)
         if torch.compiler.is_compiling():
-            _write(torch.isnan(_rows(output, kwargs)).sum(-1, dtype=torch.int32), room[:1])
+            counts = torch.isnan(_rows(output, kwargs)).sum(-1, dtype=torch.int32)
+            room.row[: counts.shape[0]].copy_(counts)
         else:
-            self._run(_count, output, kwargs, room)
+            self._run(_count, room, output, kwargs)
             if self._for_sampling:
-                self._run(_zero_nans, output.logits, room[0])
+                self._run(_zero_nans, output.logits, room.row)
         return output
 
 
-def _count(output: Any, kwargs: dict[str, Any], room: list[Tensor]) -> None:
-    _write(count_nans_per_row(_rows(output, kwargs)), room)
+def _count(room: Room, output: Any, kwargs: dict[str, Any]) -> bool:
+    """Return True: a guard returns None where this failed."""
+    room.count(_rows(output, kwargs))
+    return True
 
 
-def _zero_nans(logits: Tensor, counts: Tensor) -> None:
+def _zero_nans(logits: Tensor, counts: Tensor) -> bool:
     """Put 0 for NaN in place; infinities stay. On a CPU the counts are there: nothing is done for none."""
     if not counts.is_cpu or counts.any():
         logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+    return True
 
 
 def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:
     """Return the logits [R, V]: models that cannot leave out positions return them all [1, T, V]."""
     logits: Tensor = output.logits[0]
     return logits if "logits_to_keep" in kwargs else logits[kwargs["logits_indices"]]
-
-
-def _write(counts: Tensor, room: list[Tensor]) -> None:
-    """Copy the counts [R] to each place: the engine's buffer, and host memory where a GPU may die on them."""
-    for place in room:
-        place[: counts.shape[0]].copy_(counts, non_blocking=True)

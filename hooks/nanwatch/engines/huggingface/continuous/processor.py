@@ -16,7 +16,7 @@ when it reads its tokens, before anybody is given one.
     run_one_warmup         made-up requests: all padding
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -28,11 +28,11 @@ from nanwatch.engines.guard import DROP_REASON, Guard
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
-from nanwatch.readback import NOT_LANDED
 
 from .containment import Containment
 from .counting_model import ROOM, CountingModel
 from .requeue import without_those_that_left
+from .room import Room
 from .rows import read_rows, row_count
 
 
@@ -47,7 +47,8 @@ class WatchedProcessor:
         self._processor, self._probe, self._guard = processor, probe, guard
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
-        self._on_host: dict[Any, Tensor] = {}  # where the counts of each launching IO land, [M]
+        self._status = processor.background_thread_status
+        self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
         self._containment = Containment(processor, probe) if probe.aborts else None
@@ -72,7 +73,7 @@ class WatchedProcessor:
         for io, buffer in grown:  # all or none: the engine copies one into the other
             io.output_ids = buffer
         for host, device in ends:
-            self._on_host[host] = _landing_for(device.output_ids)
+            self._rooms[host] = Room(device.output_ids[-1])
             self._replace(host, "prepare_batch_update", partial(self._around_update, host))
         self._replace(self._runner, "compute_batch", self._around_compute)
         self._replace(self._runner, "run_one_warmup", self._around_warmup)
@@ -92,19 +93,17 @@ class WatchedProcessor:
 
     def _counted(self, model: Any, batch_data: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         io = self._launching_io()
-        landing = self._on_host[io]
-        landing[: len(io.requests_in_batch)] = NOT_LANDED
-        device_row = self._ios.output_ids[-1]
-        room = [device_row] if device_row.is_cpu else [device_row, landing]
+        room = self._rooms[io]
+        room.empty(len(io.requests_in_batch))
         if not self._is_warming_up:
             self._launched[io] = None
         counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
         return counting, {**batch_data, ROOM: room}
 
-    def _run_count(self, count: Any, *args: Any) -> None:
+    def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
         """Count, or be blind from here on: a graph that is captured without its count stays without."""
-        done = self._guard.run(_and_say_so, count, *args)
-        self._is_blind |= done is None
+        if not self._guard.run(count, *args):
+            self._is_blind = True
 
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
@@ -116,12 +115,10 @@ class WatchedProcessor:
             return
         del self._launched[io]
         try:
-            counts = io.output_ids[-1]
             if self._containment is None:
-                self._observe_rows(io, counts)
+                self._observe_rows(io, io.output_ids[-1])
             else:
-                on_host = counts if counts.is_cpu else self._on_host[io]
-                self._contain(self._containment, io, on_host[: row_count(io.requests_in_batch)])
+                self._contain(self._containment, io, io.output_ids[-1])
         finally:
             self._finish_cancelled()
 
@@ -129,28 +126,40 @@ class WatchedProcessor:
         rows = read_rows(io.requests_in_batch)
         if self._is_blind:
             self._probe.drop(DROP_REASON)
-        elif rows.owners:
+        elif rows.rows:
             try:
                 self._probe.observe_counts(
-                    counts[: len(rows.owners)], rows.ids, row_owner=rows.row_owner, phase=rows.phases
+                    counts[: rows.rows], rows.ids, row_owner=rows.row_owner, phase=rows.phase
                 )
             except NanLogitsError as error:
-                self.tripped = error
+                self._trip(error)
                 raise
 
     def _contain(self, containment: Containment, io: Any, counts: Tensor) -> None:
         if self._is_blind:
             self._probe.drop(DROP_REASON)
             return
+        rows = row_count(io.requests_in_batch)
         try:
-            containment.look(io, counts, self._launched)
+            containment.look(
+                io, counts[:rows] if counts.is_cpu else self._rooms[io].landed(rows), self._launched
+            )
         except NanLogitsError as error:
-            self.tripped = error
+            self._trip(error)
             raise
+
+    def _trip(self, error: NanLogitsError) -> None:
+        """Refuse new requests from now on: the engine would do so only after it has failed those it has.
+
+        A client of `transformers serve` that came in between would wait for ever.
+        """
+        self.tripped = error
+        self._guard.run(self._status.record_fatal_error, error)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         states = original(*args, **kwargs)
-        self._guard.run(self._note_cancelled, states)
+        if states:
+            self._guard.run(self._note_cancelled, states)
         return states
 
     def _note_cancelled(self, states: Iterable[Any]) -> None:
@@ -184,17 +193,12 @@ class WatchedProcessor:
     def _salvage(self) -> None:
         """Look at what landed of the steps that nobody will read; the engine is failing already."""
         for io in list(self._launched):
-            landed = self._on_host[io][: row_count(io.requests_in_batch)]
-            if NOT_LANDED not in landed.tolist():
+            landed = self._rooms[io].landed(row_count(io.requests_in_batch))
+            if landed is not None:
                 with suppress(NanLogitsError):
                     self._observe_rows(io, landed)
         self._launched.clear()
         self._finish_cancelled()
-
-
-def _and_say_so(count: Any, *args: Any) -> bool:
-    count(*args)
-    return True
 
 
 def _with_one_more_row(buffer: Tensor) -> Tensor:
@@ -206,11 +210,3 @@ def _with_one_more_row(buffer: Tensor) -> Tensor:
             device=buffer.device,
             pin_memory=buffer.is_pinned(),
         )
-
-
-def _landing_for(buffer: Tensor) -> Tensor:
-    """Return the place in host memory, [M] int32, where the counts are as soon as they are made."""
-    if buffer.is_cpu:
-        return buffer[-1]
-    with torch.inference_mode(mode=False):
-        return torch.full(buffer.shape[1:], NOT_LANDED, dtype=torch.int32, pin_memory=buffer.is_cuda)

@@ -1,4 +1,4 @@
-"""Whose the logits rows of a continuous batch are. Pure; no torch.
+"""Whose the logits rows of a continuous batch are.
 
     R = rows that the engine reads: the batch's requests whose prompt is read to its end, in their order
 A batch of four, of which `long` is in the middle of its prompt, and `gone` ended one step ago, while
@@ -16,87 +16,74 @@ throws it away (containment.py).
 An id that two clients gave at the same time is one request with two rows.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
+
+from transformers.generation.continuous_batching.requests import RequestStatus
 
 from nanwatch.attribution import PADDING
 
-# Names of the engine's RequestStatus; in these it uses the token of a step that was in flight.
-_TAKES_ITS_TOKEN = frozenset({"PREFILLING", "DECODING"})
-
-
-class Status(Protocol):
-    """The engine's RequestStatus."""
-
-    @property
-    def name(self) -> str:
-        """PENDING, PREFILLING, DECODING, FINISHED or FAILED."""
-
-
-class State(Protocol):
-    """What is asked of the engine's RequestState."""
-
-    request_id: str
-
-    @property
-    def status(self) -> Status:
-        """Where the request is in its life."""
-
-    @property
-    def generated_tokens(self) -> list[int]:
-        """What it was given so far."""
-
-
-class Scheduled(Protocol):
-    """What is asked of the engine's FutureRequestState."""
-
-    state: State
-    has_new_token: bool
+# In these the engine takes the token of a step that was in flight; in the others it throws it away.
+_TAKES_ITS_TOKEN = (RequestStatus.DECODING, RequestStatus.PREFILLING)
 
 
 @dataclass(slots=True)
 class BatchRows:
-    """The rows of one step: `owners` [R] is each row's index in `ids`, PADDING where it is nobody's."""
+    """The rows of one step.
 
+    Attributes:
+        rows: R.
+        ids: the requests, each once.
+        row_owner: [R] each row's index in `ids`, PADDING where it is nobody's; None: row i is request i.
+        phase: decode or prefill; or one for each id: its first token ends its prefill.
+    """
+
+    rows: int
     ids: list[str]
-    owners: list[int]
-    phases: list[str]  # one for each id
-
-    @property
-    def row_owner(self) -> list[int] | None:
-        """The owners where they say more than "row i is request i"."""
-        return None if len(self.ids) == len(self.owners) and PADDING not in self.owners else self.owners
-
-    def add_row(self, request_id: str, phase: str) -> None:
-        """Add a row for a request that has none of its own in this step."""
-        self.ids.append(request_id)
-        self.owners.append(len(self.ids) - 1)
-        self.phases.append(phase)
+    row_owner: list[int] | None
+    phase: str | list[str]
 
 
-def read_rows(batch: Iterable[Scheduled], thrown_away: Collection[str] = ()) -> BatchRows:
+def read_rows(batch: Sequence[Any]) -> BatchRows:
     """Say whose the rows of this batch are, as the engine is about to hand out its tokens.
 
-    `thrown_away` are requests that are not given theirs.
+    `batch` holds the engine's FutureRequestStates. Nearly every step is one row each for requests that go
+    on, and is read in one go.
+    """
+    ids: list[str] = []
+    has_first_token = False
+    for scheduled in batch:
+        if scheduled.has_new_token:
+            state = scheduled.state
+            if state.status not in _TAKES_ITS_TOKEN:
+                return read_one_by_one(batch)
+            ids.append(state.request_id)
+            has_first_token |= not state.generated_tokens
+    if has_first_token or len(set(ids)) != len(ids):
+        return read_one_by_one(batch)
+    return BatchRows(len(ids), ids, None, "decode")
+
+
+def row_count(batch: Iterable[Any]) -> int:
+    """Return R."""
+    return sum(scheduled.has_new_token for scheduled in batch)
+
+
+def read_one_by_one(batch: Iterable[Any], thrown_away: Collection[str] = ()) -> BatchRows:
+    """As `read_rows`, with an owner for each row and a phase for each id.
+
+    `thrown_away` are requests that are not given their tokens.
     """
     index: dict[str, int] = {}
     owners: list[int] = []
     phases: list[str] = []
-    for scheduled in batch:
-        if not scheduled.has_new_token:
-            continue
-        state = scheduled.state
-        if state.status.name not in _TAKES_ITS_TOKEN or state.request_id in thrown_away:
+    for state in (scheduled.state for scheduled in batch if scheduled.has_new_token):
+        if state.status not in _TAKES_ITS_TOKEN or state.request_id in thrown_away:
             owners.append(PADDING)
             continue
         owner = index.setdefault(state.request_id, len(index))
         owners.append(owner)
         if owner == len(phases):
             phases.append("decode" if state.generated_tokens else "prefill")
-    return BatchRows(list(index), owners, phases)
-
-
-def row_count(batch: Iterable[Scheduled]) -> int:
-    """Return R."""
-    return sum(scheduled.has_new_token for scheduled in batch)
+    return BatchRows(len(owners), list(index), owners, phases)

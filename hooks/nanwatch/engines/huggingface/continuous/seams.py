@@ -21,6 +21,7 @@ _METHODS = {
     ("OutputRouter", "deliver"): ("output",),
     ("OutputRouter", "deliver_batch"): ("outputs",),
     ("Scheduler", "clear_cancelled_requests"): (),
+    ("BackgroundThreadStatus", "record_fatal_error"): ("error",),
 }
 
 
