@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from tests.engines.huggingface.batches import SECONDS, Prompt, add, manager_of, two_buffers
+from tests.engines.huggingface.batches import Prompt, add, manager_of, two_buffers
 from tests.engines.huggingface.tiny import POISON, tiny_llama
+
+SECONDS = 20.0
 
 
 def talkative_llama() -> Any:
@@ -96,7 +98,7 @@ def session(model: Any, *, is_async: bool = False, prepare: Any = None, **how: A
         try:
             yield Session(manager)
         finally:
-            manager.stop(block=True, timeout=SECONDS)
+            manager.stop(block=True, timeout=SECONDS, hard_stop=True)  # a failing test ends, too
 
 
 def alone(model: Any, prompts: Mapping[str, Sequence[int]], new_tokens: int) -> dict[str, list[int]]:

@@ -345,6 +345,25 @@ def test_where_the_nan_left_with_a_request_that_was_cancelled_nobody_else_is_end
     assert len(told(outputs)) >= 6
 
 
+@pytest.mark.usefixtures("aborting")
+def test_where_the_cache_was_full_nobody_is_locked_out(model: Any) -> None:
+    """The third was moved out, to be let in when one finishes. One goes with the NaN, one is put back."""
+    with (
+        nanwatch.watch_generate(model),
+        session(
+            model,
+            is_async=True,
+            num_blocks=8,  # 32 places, where three requests of 4 + 12 tokens want 48
+            prepare=lambda m: add(m, {name: Prompt([7, 8, 9, 10], 12) for name in "abc"}),
+        ) as running,
+    ):
+        fault = CancelledAtOnce("a", 8, manager=running.manager)
+        with flaky(model, running.manager, [fault]):
+            outputs = running.results(2)
+    assert fault.fired == 1
+    assert set(told(outputs)) == {"b", "c"}
+
+
 class CancelledAtOnce(Fault):
     """Its client goes away in the step that makes the NaN."""
 

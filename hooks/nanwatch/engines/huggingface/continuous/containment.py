@@ -168,7 +168,7 @@ def _owned(rows: BatchRows, counts: Tensor) -> list[tuple[int, int]]:
 
 
 def _with_values(rows: BatchRows, counts: Tensor, name: str, values: int) -> tuple[BatchRows, Tensor]:
-    """Charge a request whose row is clean with what its KV held, or add a row: it is in its prompt's middle."""
+    """Charge a request for what its KV held: its row is clean, or it has none and gets one for this."""
     owners, phases = list(rows.row_owner or ()), list(rows.phase)
     if name in rows.ids:
         counts = counts.clone()
