@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-ALL = ("counting", "observe", "step", "visible", "journal", "serving")
+ALL = ("counting", "observe", "step", "visible", "journal", "serving", "containment")
 
 
 def main(names: list[str]) -> int:
