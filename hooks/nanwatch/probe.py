@@ -54,9 +54,8 @@ class NanProbe:
         can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or asks for an abort that
-            cannot be had. Any other variable that is not understood is one line in the log, and the probe
-            is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or cannot be had. Any other
+            variable that is not understood is one line in the log, and the probe is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -178,10 +177,8 @@ class NanProbe:
     def count_contained(self, **cells: int) -> None:
         """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
 
-        Args:
-            cells: by how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back
-                from reuse are `quarantined_blocks`, and `released_blocks` when they are given back; those
-                that are cleaned at once are neither.
+        `cells` are those of CONTAINMENT in journal/totals.py: blocks that are held back from reuse are
+        `quarantined_blocks`, and `released_blocks` when given back; those cleaned at once are neither.
 
         Raises:
             ValueError: a cell that the journal does not know, or one that would fall.

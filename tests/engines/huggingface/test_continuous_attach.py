@@ -1,5 +1,6 @@
 """Watching continuous batching: one model by a handle, or every model of the process; and letting go."""
 
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,15 @@ def test_close_leaves_model_manager_and_engine_as_they_were(model: Any, written:
     assert not any(is_changed(part) for part in parts)
     outputs = run(manager, model, Forwards({(1, 0): 1}))
     assert outputs["a"].generated_tokens == [0, LIKED, LIKED, LIKED]
+
+
+def test_a_manager_that_stops_lets_go_of_its_cache_as_if_nobody_watched(model: Any, written: Written) -> None:
+    with nanwatch.watch_generate(model):
+        manager = manager_of(model)
+        manager.warmup()
+        cache = weakref.ref(manager.batch_processor.cache)
+        run(manager, model, Forwards())  # stops at its end
+        assert cache() is None
 
 
 def batch(model: Any) -> dict[str, Any]:
@@ -168,3 +178,15 @@ def test_a_seam_with_other_parameters_is_missing(mixin: Any, monkeypatch: pytest
     with pytest.raises(MissingSeamError, match=r"takes \('graph', 'model'\), not \('model', 'batch_data'\)"):
         attach(continuous_api)
     assert not hasattr(mixin.init_continuous_batching, "attached_by_nanwatch")
+
+
+def test_where_a_seam_is_missing_generate_alone_is_watched(
+    model: Any, written: Written, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seams, "_METHODS", {("ContinuousMixin", "of_another_version"): ()})
+    with nanwatch.watch_generate(model):
+        assert {name for name, value in vars(model).items() if isinstance(value, ReplacedMethod)} == {
+            "generate",
+            "_get_stopping_criteria",
+        }
+    assert "does not look at continuous batching" in caplog.text

@@ -6,9 +6,10 @@ offloaded            not an end: the request goes on under its id, and its earli
 forked               the children get ids of their own, `req_0__child#0`, from their first row on
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
+from weakref import ref
 
 from nanwatch.engines.guard import DROP_REASON, Guard
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
@@ -25,12 +26,18 @@ def is_watched(manager: Any) -> bool:
 
 
 class WatchedManager:
-    """Watches one ContinuousBatchingManager until it is put back."""
+    """Watches one ContinuousBatchingManager until it is put back.
+
+    Attributes:
+        tripped: what fail-fast raised in this manager's thread.
+    """
 
     def __init__(self, manager: Any, probe: NanProbe, guard: Guard) -> None:
         self._probe, self._guard = probe, guard
-        self._processor: Any = None
-        self._watched: WatchedProcessor | None = None
+        self.tripped: NanLogitsError | None = None
+        # Held weakly: with its processor goes the cache, which the engine wants back as it stops.
+        self._processor: Callable[[], Any] = _nothing
+        self._watched: Callable[[], WatchedProcessor | None] = _nothing
         self._undo = ExitStack()
         try:
             self._attach(manager)
@@ -38,17 +45,12 @@ class WatchedManager:
             self.put_back()
             raise
 
-    @property
-    def tripped(self) -> NanLogitsError | None:
-        """What fail-fast raised in this manager's thread."""
-        return self._watched.tripped if self._watched is not None else None
-
     def put_back(self) -> None:
         """Leave the manager as it was found."""
         self._undo.close()
-        if self._watched is not None:
-            self._watched.put_back()
-            self._processor = self._watched = None
+        watched = self._watched()
+        if watched is not None:
+            watched.put_back()
 
     def _attach(self, manager: Any) -> None:
         if manager.is_running():
@@ -70,12 +72,19 @@ class WatchedManager:
 
     def _around_create(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         processor = original(*args, **kwargs)
-        if processor is not self._processor:
-            self._processor = processor
-            self._watched = self._guard.run(WatchedProcessor, processor, self._probe, self._guard)
-            if self._watched is None and self._probe.aborts:
+        if processor is not self._processor():
+            is_watched_now = self._guard.run(self._watch, processor)
+            if self._probe.aborts and not is_watched_now:
                 raise abort_refused("continuous batching could not be watched, see the log")
         return processor
+
+    def _watch(self, processor: Any) -> bool:
+        self._processor = ref(processor)
+        self._watched = ref(WatchedProcessor(processor, self._probe, self._guard, self._note_trip))
+        return True
+
+    def _note_trip(self, error: NanLogitsError) -> None:
+        self.tripped = error
 
     def _around_deliver(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._finish_ended, [*args, *kwargs.values()])
@@ -89,3 +98,7 @@ class WatchedManager:
         ended = [output.request_id for output in outputs if output.is_finished()]
         if ended:
             self._probe.finish(ended)
+
+
+def _nothing() -> None:
+    """Stand for a weak reference whose object is gone."""

@@ -39,12 +39,18 @@ from .rows import read_rows, row_count
 class WatchedProcessor:
     """Watches one ContinuousBatchProcessor, which has not run a step yet, until it is put back.
 
-    Attributes:
-        tripped: what fail-fast raised; the engine swallows it where it ends its thread.
+    Args:
+        processor: the engine's; it holds this, and nobody else has to.
+        probe: what counts.
+        guard: what logs.
+        tripped: is told what fail-fast raises: the engine swallows it where it ends its thread.
     """
 
-    def __init__(self, processor: Any, probe: NanProbe, guard: Guard) -> None:
-        self._processor, self._probe, self._guard = processor, probe, guard
+    def __init__(
+        self, processor: Any, probe: NanProbe, guard: Guard, tripped: Callable[[NanLogitsError], None]
+    ) -> None:
+        self._probe, self._guard, self._tripped = probe, guard, tripped
+        self._scheduler = processor.scheduler
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
         self._status = processor.background_thread_status
@@ -53,8 +59,7 @@ class WatchedProcessor:
         self._cancelled: list[str] = []  # their last step may be in flight
         self._containment = Containment(processor, probe) if probe.aborts else None
         self._for_sampling = probe.aborts and bool(processor.do_sample)
-        self._is_warming_up = self._is_blind = False
-        self.tripped: NanLogitsError | None = None
+        self._is_blind = False
         self._undo = ExitStack()
         try:
             self._attach(processor)
@@ -95,8 +100,7 @@ class WatchedProcessor:
         io = self._launching_io()
         room = self._rooms[io]
         room.empty(len(io.requests_in_batch))
-        if not self._is_warming_up:
-            self._launched[io] = None
+        self._launched[io] = None
         counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
         return counting, {**batch_data, ROOM: room}
 
@@ -108,7 +112,7 @@ class WatchedProcessor:
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
         batch = original(*args, **kwargs)
-        return batch if self._containment is None else without_those_that_left(self._processor, *batch)
+        return batch if self._containment is None else without_those_that_left(self._scheduler, *batch)
 
     def _observe(self, io: Any) -> None:
         if io not in self._launched:
@@ -140,10 +144,9 @@ class WatchedProcessor:
             self._probe.drop(DROP_REASON)
             return
         rows = row_count(io.requests_in_batch)
+        on_host = counts[:rows] if counts.is_cpu else self._rooms[io].landed(rows)
         try:
-            containment.look(
-                io, counts[:rows] if counts.is_cpu else self._rooms[io].landed(rows), self._launched
-            )
+            containment.look(io, on_host, self._launched)
         except NanLogitsError as error:
             self._trip(error)
             raise
@@ -153,7 +156,7 @@ class WatchedProcessor:
 
         A client of `transformers serve` that came in between would wait for ever.
         """
-        self.tripped = error
+        self._tripped(error)
         self._guard.run(self._status.record_fatal_error, error)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -174,17 +177,17 @@ class WatchedProcessor:
             self._cancelled = []
 
     def _around_warmup(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._is_warming_up = True
-        try:
-            seconds = original(*args, **kwargs)
-        finally:
-            self._is_warming_up = False
+        seconds = original(*args, **kwargs)
         self._guard.run(self._observe_warmup)
         return seconds
 
     def _observe_warmup(self) -> None:
-        rows = row_count(self._launching_io().requests_in_batch)
-        self._probe.observe_counts(self._ios.output_ids[-1, :rows], [], phase="warmup")
+        """Look at what the engine has waited for, and will never read."""
+        io = self._launching_io()
+        if io in self._launched:
+            del self._launched[io]
+            rows = row_count(io.requests_in_batch)
+            self._probe.observe_counts(self._ios.output_ids[-1, :rows], [], phase="warmup")
 
     def _around_failure(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._salvage)

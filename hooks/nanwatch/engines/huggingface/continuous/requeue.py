@@ -56,14 +56,14 @@ def keep_running(io: Any, running: Mapping[str, Any]) -> None:
 
 
 def without_those_that_left(
-    processor: Any, batch: list[Any], tokens: list[int], logprobs: list[float] | None
+    scheduler: Any, batch: list[Any], tokens: list[int], logprobs: list[float] | None
 ) -> tuple[list[Any], list[int], list[float] | None]:
     """Return what the engine is to hand out of a step: nothing to whoever was ended, put back or cancelled.
 
     The engine leaves out by itself who finished, and meets a failed request, or one whose blocks are gone,
     as if it ran.
     """
-    running = processor.scheduler.active_requests
+    running = scheduler.active_requests
     kept = [scheduled for scheduled in batch if running.get(scheduled.state.request_id) is scheduled.state]
     if len(kept) == len(batch):
         return batch, tokens, logprobs

@@ -18,14 +18,10 @@ An id that two clients gave at the same time is one request with two rows.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from transformers.generation.continuous_batching.requests import RequestStatus
-
 from nanwatch.attribution import PADDING
-
-# In these the engine takes the token of a step that was in flight; in the others it throws it away.
-_TAKES_ITS_TOKEN = (RequestStatus.DECODING, RequestStatus.PREFILLING)
 
 
 @dataclass(slots=True)
@@ -51,12 +47,13 @@ def read_rows(batch: Sequence[Any]) -> BatchRows:
     `batch` holds the engine's FutureRequestStates. Nearly every step is one row each for requests that go
     on, and is read in one go.
     """
+    taking = _taking()
     ids: list[str] = []
     has_first_token = False
     for scheduled in batch:
         if scheduled.has_new_token:
             state = scheduled.state
-            if state.status not in _TAKES_ITS_TOKEN:
+            if state.status not in taking:
                 return read_one_by_one(batch)
             ids.append(state.request_id)
             has_first_token |= not state.generated_tokens
@@ -75,11 +72,12 @@ def read_one_by_one(batch: Iterable[Any], thrown_away: Collection[str] = ()) -> 
 
     `thrown_away` are requests that are not given their tokens.
     """
+    taking = _taking()
     index: dict[str, int] = {}
     owners: list[int] = []
     phases: list[str] = []
     for state in (scheduled.state for scheduled in batch if scheduled.has_new_token):
-        if state.status not in _TAKES_ITS_TOKEN or state.request_id in thrown_away:
+        if state.status not in taking or state.request_id in thrown_away:
             owners.append(PADDING)
             continue
         owner = index.setdefault(state.request_id, len(index))
@@ -87,3 +85,14 @@ def read_one_by_one(batch: Iterable[Any], thrown_away: Collection[str] = ()) -> 
         if owner == len(phases):
             phases.append("decode" if state.generated_tokens else "prefill")
     return BatchRows(len(owners), list(index), owners, phases)
+
+
+@cache
+def _taking() -> tuple[Any, ...]:
+    """Return the states in which the engine takes the token of a step that was in flight.
+
+    In the others it throws it away. Imported late: a version without them still has generate().
+    """
+    from transformers.generation.continuous_batching.requests import RequestStatus
+
+    return (RequestStatus.DECODING, RequestStatus.PREFILLING)
