@@ -16,6 +16,7 @@ from tests.engines.huggingface.batches import Prompt, add, manager_of, quick_col
 from tests.engines.huggingface.flaky import Fault, flaky
 from tests.engines.huggingface.sessions import session, talkative_llama
 from tests.engines.huggingface.tiny import prompts
+from tests.tools import until
 
 BEGINS = "NANWATCH_ON_NAN='abort' cannot be had here: "
 
@@ -155,7 +156,7 @@ def test_where_it_fails_the_engine_stops_and_nobody_gets_garbage(
         flaky(model, running.manager, [Fault("b", 2)]),
     ):
         outputs = running.results(3)
-        assert not running.manager.is_running()
+        until(lambda: not running.manager.is_running(), "the engine's thread ends")
     assert set(outputs) == {"a", "b", "c"}
     assert all("could not be contained: the engine stops" in output.error for output in outputs.values())
     assert all(0 not in output.generated_tokens for output in outputs.values())
