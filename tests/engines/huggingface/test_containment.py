@@ -17,12 +17,13 @@ from tests.engines.huggingface.flaky import NAN, Fault, flaky
 from tests.engines.huggingface.sessions import Session, alone, poisoned, session, talkative_llama
 from tests.engines.huggingface.tiny import POISON
 from tests.engines.written import Written
+from tests.tools import until
 
 NEW_TOKENS = 8
 FIRST = {f"first-{i}": [5 + i, 6 + i, 7 + 2 * i, 8 + i, 11] for i in range(8)}
 NEXT = {f"next-{i}": [*FIRST[f"first-{i % 8}"], 30 + i, 40 + i] for i in range(10)}
 LONG = {"long": [13, 14, 15, 16, 17, 18, 19, 20, 21, 22], "beside": [23, 24]}
-IN_CHUNKS_OF_4 = {"max_batch_tokens": 4, "max_requests_per_batch": 4}
+IN_CHUNKS_OF_4: dict[str, Any] = {"max_batch_tokens": 4, "max_requests_per_batch": 4}
 
 both_ways = pytest.mark.parametrize("is_async", [False, True], ids=["synchronous", "asynchronous"])
 
@@ -109,7 +110,11 @@ def test_observed_alone_it_spoils_the_batch_and_whoever_shares_a_prefix(
     with (
         nanwatch.watch_generate(model),
         session(
-            model, is_async=is_async, allow_block_sharing=True, prepare=lambda m: add(m, prompts(FIRST))
+            model,
+            is_async=is_async,
+            allow_block_sharing=True,
+            num_blocks=256,
+            prepare=lambda m: add(m, prompts(FIRST)),
         ) as running,
         flaky(model, running.manager, [Fault("first-3", 0, "embedding")]),
     ):
@@ -362,6 +367,24 @@ def test_where_the_cache_was_full_nobody_is_locked_out(model: Any) -> None:
             outputs = running.results(2)
     assert fault.fired == 1
     assert set(told(outputs)) == {"b", "c"}
+
+
+@pytest.mark.usefixtures("aborting")
+def test_what_a_prompt_that_was_cancelled_in_its_middle_leaves_behind_is_clean(model: Any) -> None:
+    """No row ever showed the NaN of its first chunk."""
+    with (
+        nanwatch.watch_generate(model),
+        session(model, is_async=False, allow_block_sharing=True, **IN_CHUNKS_OF_4) as running,
+    ):
+        fault = CancelledAtOnce("long", 0, manager=running.manager)
+        with flaky(model, running.manager, [fault]):
+            running.send(prompts({"long": LONG["long"]}))
+            until(
+                lambda: fault.fired > 0 and not running.manager.batch_processor.has_pending_requests(),
+                "it left",
+            )
+        assert_clean(running)
+        assert not running.allocator.ledger.cached_blocks
 
 
 class CancelledAtOnce(Fault):

@@ -31,7 +31,7 @@ from nanwatch.probe import NanProbe
 from nanwatch.readback import bytes_of, is_clean
 
 from .judgement import Evidence, Verdict, evidence_of, judge
-from .kv_cache import forget_content, is_reserved, zero_bad_values
+from .kv_cache import forget_content, is_reserved, wipe, zero_bad_values
 from .requeue import end, keep_running, put_back, was_warned
 from .rows import BatchRows, read_one_by_one, read_rows
 
@@ -75,6 +75,27 @@ class Containment:
             found = {rows.ids[owner]: n for owner, n in _owned(rows, counts) if n}
             raise NanLogitsError(found, " (and they could not be contained: the engine stops)") from error
 
+    def wipe_unseen(self, leaving: Iterable[str]) -> None:
+        """Wipe what was read of prompts that are cancelled, or moved out of the cache, in their middle.
+
+        No row has shown whether it is good.
+        """
+        scheduler = self._processor.scheduler
+        states = [scheduler.active_requests.get(name) for name in leaving]
+        blocks = [
+            block
+            for state in states
+            if state is not None and state.status.name == "PREFILLING"
+            for block in self._allocator.block_table.get(state.request_id, ())
+            if block not in self._allocator.ledger.shared_ref_counts
+        ]
+        if blocks:
+            with self._on_the_models_stream():
+                wipe(self._allocator, blocks)
+
+    def _on_the_models_stream(self) -> Any:
+        return torch.cuda.stream(self._processor.inputs_and_outputs.compute_stream)  # None does nothing
+
     def _contain(self, batch: list[Any], counts: Tensor, in_flight: list[Any]) -> None:
         with_nan = [s.state for s, n in zip(_with_row(batch), counts.tolist(), strict=True) if n]
         found = self._clean_cache()
@@ -102,8 +123,7 @@ class Containment:
 
     def _clean_cache(self) -> dict[int, Tensor]:
         """Clean the cache, behind all that was launched; no block that held NaN is found by its prefix."""
-        stream = self._processor.inputs_and_outputs.compute_stream
-        with torch.cuda.stream(stream):  # None, as on a CPU: does nothing
+        with self._on_the_models_stream():
             found = zero_bad_values(self._allocator)
         for block in found:
             forget_content(self._allocator, block)

@@ -4,9 +4,8 @@
 An allocator keeps the pages of a block side by side, [B, L, 2, T, H, D], keys before values. Infinity
 counts with NaN: attention masks by multiplying with zero, and makes NaN of it one layer later.
 
-The whole cache is looked at, blocks that nobody holds as well: a request that was cancelled in the middle
-of its prompt leaves them behind, and afterwards there is no such value anywhere. This waits for the device;
-it is done after a hit only.
+The whole cache is looked at, blocks that nobody holds as well, and afterwards there is no such value
+anywhere. This waits for the device; it is done after a hit only.
 """
 
 from typing import Any
@@ -36,6 +35,14 @@ def zero_bad_values(allocator: Any) -> dict[int, Tensor]:
             part.masked_fill_(is_bad, 0)
         found |= {begin + block: counts[block] for block in hit}
     return found
+
+
+def wipe(allocator: Any, blocks: list[int]) -> None:
+    """Put 0 into whole blocks, and take them out of the prefix cache; waits for nothing."""
+    for block in blocks:
+        forget_content(allocator, block)
+    where = torch.tensor(blocks, dtype=torch.long, device=allocator._copy_view.device)  # noqa: SLF001
+    allocator._copy_view.index_fill_(0, where, 0)  # noqa: SLF001
 
 
 def is_reserved(allocator: Any, block: int) -> bool:

@@ -84,6 +84,8 @@ class WatchedProcessor:
         self._replace(self._runner, "run_one_warmup", self._around_warmup)
         self._replace(processor, "fail_all_requests", self._around_failure)
         self._replace(processor.scheduler, "clear_cancelled_requests", self._around_cancelled)
+        if self._containment is not None:
+            self._replace(processor.cache, "free_blocks", partial(self._around_free, self._containment))
 
     def _replace(self, owner: Any, name: str, around: Any) -> None:
         self._undo.callback(ReplacedMethod(owner, name, around).put_back)
@@ -159,7 +161,17 @@ class WatchedProcessor:
         self._tripped(error)
         self._guard.run(self._status.record_fatal_error, error)
 
+    def _around_free(
+        self, containment: Containment, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A cache that is full moves a running request out; it is told by not being kept for its prefix."""
+        if len(args) > 1 or kwargs:
+            self._guard.run(containment.wipe_unseen, args[:1])
+        return original(*args, **kwargs)
+
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._containment is not None:
+            self._guard.run(self._containment.wipe_unseen, list(self._scheduler._requests_to_cancel))  # noqa: SLF001
         states = original(*args, **kwargs)
         if states:
             self._guard.run(self._note_cancelled, states)
