@@ -3,7 +3,11 @@
 import sys
 from importlib import import_module
 
-ALL = ("counting", "observe", "step", "visible", "journal", "scaling", "serving", "sidecar", "scale", "gpu")
+ALL = (
+    *("counting", "observe", "step", "visible", "journal", "sidecar", "scale"),  # nanwatch by itself
+    *("serving", "containment"),  # in Transformers
+    *("scaling", "gpu"),
+)
 
 
 def main(names: list[str]) -> int:

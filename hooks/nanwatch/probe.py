@@ -22,13 +22,14 @@ from .counting import check_logits
 from .inspection import RowCounts
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
-from .journal.totals import DROP_REASONS
+from .journal.totals import DROP_REASONS, contained_cells
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
 from .looking import CAPTURE, Sight
 from .observation import Observation, Step
 from .pipeline import Pipeline
+from .settings import OnNan
 from .stop import raise_if_corrupted, settings_of_engine
 
 CLOSE_SECONDS = 2.0
@@ -54,10 +55,11 @@ class NanProbe:
         raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
             it: stop.raise_if_corrupted(observation).
         client_id: turns an engine's request id into what the client calls it, which is shown.
+        can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood. Any other variable
-            that is not understood is one line in the log, and the probe is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or cannot be had. Any other
+            variable that is not understood is one line in the log, and the probe is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -74,13 +76,14 @@ class NanProbe:
         counting: bool = True,
         raises_later: bool = False,
         client_id: Callable[[str], str] | None = None,
+        can_abort: bool = False,
     ) -> None:
         check_texts(
             [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
             "labels and lives",
         )
         self._beginning = threading.Lock()
-        self._settings = settings_of_engine()
+        self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False
         self._fail_fast = self._settings.fail_fast and counting
         self._raises_later, self._client_id = raises_later, client_id
@@ -103,6 +106,11 @@ class NanProbe:
             lifecycle.remember(self)
             if device is not None:
                 self._sight.prepare(torch.device(device))
+
+    @property
+    def aborts(self) -> bool:
+        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
+        return self._settings.on_nan is OnNan.ABORT
 
     def observe(
         self,
@@ -186,6 +194,20 @@ class NanProbe:
         pipeline = self._running()
         if pipeline is not None:
             pipeline.send_finish(ids)
+
+    def count_contained(self, **cells: int) -> None:
+        """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
+
+        `cells` are those of CONTAINMENT in journal/totals.py: blocks that are held back from reuse are
+        `quarantined_blocks`, and `released_blocks` when given back; those cleaned at once are neither.
+
+        Raises:
+            ValueError: a cell that the journal does not know, or one that would fall.
+        """
+        grown = contained_cells(cells)
+        pipeline = self._running() if grown else None
+        if pipeline is not None:
+            pipeline.send_contained(grown)
 
     def drop(self, reason: str) -> None:
         """Count a step that could not be looked at: blindness shows on /metrics.

@@ -32,8 +32,11 @@ def test_a_new_probe_has_a_file_with_every_total_at_zero(journal: Path) -> None:
 
 
 def test_no_thread_runs_before_the_first_step_and_none_after_close(journal: Path) -> None:
+    before = set(threading.enumerate())  # those of other tests' adapters among them
+
     def names() -> set[str]:
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("nanwatch")}
+        new = set(threading.enumerate()) - before
+        return {thread.name for thread in new if thread.name.startswith("nanwatch")}
 
     probe = NanProbe()
     assert names() == set()
@@ -52,6 +55,42 @@ def test_close_writes_all_that_was_observed(journal: Path) -> None:
     seen = read(journal)
     assert (seen.totals.steps, seen.totals.rows, seen.totals.requests) == (500, 1000, 2)
     assert (seen.ids, seen.request("b").first_step) == (["b"], 251)
+
+
+def test_what_was_done_about_a_nan_is_written_in_its_turn(journal: Path) -> None:
+    with NanProbe() as probe:  # a process that sees no step of its own may say so too
+        probe.count_contained(aborted_requests=1, kv_poisoned_blocks=3)
+        probe.count_contained(aborted_requests=1, quarantined_blocks=4, released_blocks=0)
+        assert probe.flush()
+        totals = read(journal).totals
+        contained = (totals.aborted_requests, totals.kv_poisoned_blocks)
+        assert contained == (2, 3)
+        assert (totals.quarantined_blocks, totals.released_blocks) == (4, 0)
+
+
+@pytest.mark.parametrize("cells", [{"sunk_ships": 1}, {"steps": 1}, {"aborted_requests": -1}])
+def test_what_the_journal_has_no_cell_for_is_the_callers_mistake(
+    cells: dict[str, int], journal: Path
+) -> None:
+    with NanProbe() as probe, pytest.raises(ValueError, match="each 0 or more"):
+        probe.count_contained(**cells)
+
+
+def test_abort_is_taken_where_whoever_makes_the_probe_can_end_one_request(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANWATCH_ON_NAN", "abort")
+    with NanProbe(can_abort=True) as probe:
+        assert probe.aborts
+        probe.observe(logits(2, {1: 3}), ["a", "b"])  # never raises: that is fail-fast's
+        assert probe.flush()
+    assert read(journal).ids == ["b"]
+    monkeypatch.setenv("NANWATCH_ON_NAN", "observe")
+    with NanProbe(can_abort=True) as probe:
+        assert not probe.aborts
+    monkeypatch.setenv("NANWATCH_ON_NAN", "abort")
+    with pytest.raises(SettingsError, match="no way to end one request; use observe or raise"):
+        NanProbe()
 
 
 def test_flush_returns_once_everything_is_in_the_journal(journal: Path) -> None:

@@ -30,6 +30,7 @@ class CheckingProbe:
 
     def __init__(self, findings: Callable[[], Findings], where: str, *, phased: bool) -> None:
         self._findings, self._where, self._phased = findings, where, phased
+        self.aborts = False  # a test fails; nothing is ended in it
 
     def observe(self, logits: Tensor | None, request_ids: Sequence[str] | None, **layout: Any) -> Observation:
         """Count the NaNs in the raw logits [..., V] of one step, as NanProbe.observe does.

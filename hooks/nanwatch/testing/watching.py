@@ -55,7 +55,7 @@ class Watching:
         with suppress(MissingSeamError):
             attach(module)
 
-    def _probe_of_generate(self, model: "nn.Module", _name: str) -> "NanProbe":
+    def _probe_of_generate(self, model: "nn.Module", _key: object) -> "NanProbe":
         return cast("NanProbe", self._probe(model, phased=True))
 
     def _look(self, module: "nn.Module", logits: "Tensor") -> None:

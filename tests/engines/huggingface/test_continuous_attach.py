@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,8 @@ from transformers.generation.continuous_batching import continuous_api, model_ru
 
 import nanwatch
 from nanwatch.engines.huggingface.continuous import attach, seams
-from nanwatch.engines.huggingface.probes import probe_of
 from nanwatch.engines.huggingface.replaced_method import ReplacedMethod
+from nanwatch.engines.huggingface.shared_probes import SharedProbes
 from nanwatch.engines.seams import MissingSeamError
 from tests.engines.huggingface.batches import (
     Forwards,
@@ -135,7 +136,11 @@ def test_a_manager_that_runs_already_is_not_half_watched(
     assert "started before it was watched" in caplog.text
 
 
-def test_attached_every_model_is_watched_under_a_probe_of_its_own(mixin: Any, written: Written) -> None:
+def test_attached_every_model_is_watched_and_those_of_one_name_share_a_probe(
+    mixin: Any, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedProbes()
+    monkeypatch.setattr(import_module("nanwatch.engines.huggingface.continuous.attach"), "PROBES", shared)
     attach(continuous_api)
     once = mixin.init_continuous_batching
     attach(continuous_api)
@@ -143,12 +148,11 @@ def test_attached_every_model_is_watched_under_a_probe_of_its_own(mixin: Any, wr
     models = [tiny_llama(), tiny_llama()]
     for row, model in enumerate(models):
         run(manager_of(model), model, Forwards({(1, row): 1}))
-        assert probe_of(model).flush()
-    for model in models:
-        probe_of(model).close()
-    reports = written.report(probe_of(models[0]))
-    assert sorted(reports.corrupted) == ["a", "b"]
-    assert reports.totals.requests == 6
+    probe, _ = shared.take(models[0])
+    totals, found = written.report(probe)
+    probe.close()
+    assert sorted(found) == ["a", "b"]
+    assert totals.requests == 6
 
 
 def test_a_model_that_the_program_watches_itself_is_counted_once(

@@ -29,7 +29,7 @@ from nanwatch.request_scope import current_scope
 
 from .automatic import give_way
 from .call import GenerateCall
-from .continuous import ContinuousWatcher
+from .continuous import ContinuousWatcher, refused_for_generate
 from .criteria import ReportingCriteria
 from .drafts import report_drafts
 from .prompt_chunks import chunks_of
@@ -58,12 +58,14 @@ def watch_generate(
     Raises:
         TypeError: the model has no generate() of Transformers.
         ValueError: it is being watched already.
+        SettingsError: fail-fast or an abort was asked for in words that are not understood. An abort is
+            refused where continuous batching is begun in a mode that was not verified, and by generate().
     """
     target: nn.Module = getattr(model, "_orig_mod", model)
     give_way(target)
     refuse_unless_watchable(target)
     name = model_name or getattr(target, "name_or_path", "") or type(target).__name__
-    used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target))
+    used = probe or NanProbe(name, runtime=RUNTIME, device=device_of(target), can_abort=True)
     handle = Watch(used, owns_probe=probe is None)
     _GenerateWatcher(target, used).attach(handle)
     ContinuousWatcher(used).attach(target, handle)
@@ -123,6 +125,8 @@ class _GenerateWatcher:
         handle.on_close(ReplacedMethod(self.model, "generate", self._around_generate).put_back)
 
     def _around_generate(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.probe.aborts:
+            raise refused_for_generate()
         running = self._guard.run(self._opened, {**dict(zip(self._parameters, args, strict=False)), **kwargs})
         token = _running.set(running)
         try:

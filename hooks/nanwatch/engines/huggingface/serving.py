@@ -20,6 +20,8 @@ from typing import Any
 from nanwatch.engines.seams import MissingSeamError
 from nanwatch.request_scope import request_ids
 
+from . import serving_errors
+
 MODULE = "transformers.cli.serving.utils"
 TRANSCRIPTION_MODULE = "transformers.cli.serving.transcription"
 _MARK = "attached_by_nanwatch"
@@ -51,6 +53,7 @@ def attach(module: ModuleType) -> None:
     )
     for name, submit in submits.items():
         _replace(manager, name, _taking_the_name_along(submit))
+    serving_errors.attach(module)
 
 
 def attach_transcription(module: ModuleType) -> None:

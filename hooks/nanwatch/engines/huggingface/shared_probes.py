@@ -18,14 +18,16 @@ from nanwatch.probe import NanProbe
 
 RUNTIME = "transformers"
 
-Make = Callable[[nn.Module, str], NanProbe]  # of a model, and the name that its probe gets
-
 
 class Key(NamedTuple):
     """What models share a probe by."""
 
     name: str
     device: str
+    counting: bool  # False: a rank whose tokens no client gets
+
+
+Make = Callable[[nn.Module, Key], NanProbe]
 
 
 @dataclass(slots=True)
@@ -42,17 +44,18 @@ class SharedProbes:
         self.make: Make = _probe_of  # another one where tests are watched
         self.forget_parent()
 
-    def take(self, model: nn.Module) -> tuple[NanProbe, Key]:
+    def take(self, model: nn.Module, *, counting: bool = True) -> tuple[NanProbe, Key]:
         """Return the probe of this model's name and device, and the key to leave it with.
 
         Raises:
             SettingsError: as NanProbe does.
         """
-        key = Key(getattr(model, "name_or_path", "") or type(model).__name__, str(device_of(model)))
+        name = getattr(model, "name_or_path", "") or type(model).__name__
+        key = Key(name, str(device_of(model)), counting)
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(self.make(model, key.name))
+                shared = self._shared[key] = _Shared(self.make(model, key))
             shared.users += 1
             self._start_closer()
         return shared.probe, key
@@ -89,8 +92,8 @@ class SharedProbes:
             return shared.probe
 
 
-def _probe_of(model: nn.Module, name: str) -> NanProbe:
-    return NanProbe(name, runtime=RUNTIME, device=device_of(model))
+def _probe_of(model: nn.Module, key: Key) -> NanProbe:
+    return NanProbe(key.name, runtime=RUNTIME, device=device_of(model), counting=key.counting, can_abort=True)
 
 
 PROBES = SharedProbes()

@@ -11,10 +11,14 @@ Where it looks, and why there
                         the engine's own double buffer and copy, and are read where it reads its tokens
     rows.py             whose the rows are, by the rule with which the engine hands out the tokens
     manager.py          when a request ends: finished, failed or cancelled, but not offloaded
+    containment.py      under NANWATCH_ON_NAN=abort: ends the culprit, spares the others. judgement.py says
+                        who is who, kv_cache.py finds and cleans the NaN, requeue.py acts on the engine,
+                        refusals.py names the modes in which none of it was verified
     seams.py            what of the engine all this needs, by name
 """
 
 from .attach import attach
+from .refusals import refused_for_generate
 from .watcher import ContinuousWatcher
 
-__all__ = ["ContinuousWatcher", "attach"]
+__all__ = ["ContinuousWatcher", "attach", "refused_for_generate"]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
-from nanwatch.engines.huggingface.probes import probe_of
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
+from nanwatch.engines.huggingface.shared_probes import PROBES
 
 from . import seams
 from .watcher import ContinuousWatcher, around_generate_batch
@@ -45,7 +45,9 @@ def _around_init(model: Any, original: Method, args: tuple[Any, ...], kwargs: di
 def _watcher_of(model: Any, *, counting: bool) -> ContinuousWatcher:
     watcher = _watchers.get(model)
     if watcher is None:
-        watcher = _watchers[model] = ContinuousWatcher(probe_of(model, counting=counting))
+        probe, key = PROBES.take(model, counting=counting)
+        finalize(model, PROBES.leave, key).atexit = False  # every probe is closed at exit anyway
+        watcher = _watchers[model] = ContinuousWatcher(probe)
     return watcher
 
 

@@ -21,11 +21,12 @@ class CountingModel:
     """Calls the model; has the NaNs in each row of its logits counted into the Room that its arguments name.
 
     Everything else that is asked of it, the model answers. `run` is a guard: what fails in the counting
-    is not to reach the engine.
+    is not to reach the engine. With `for_sampling` a NaN is handed on as 0, once it was counted: drawing
+    from NaN raises for the whole batch, on a GPU in the device itself, where one request is to be ended.
     """
 
-    def __init__(self, model: Any, run: Callable[..., Any]) -> None:
-        self._model, self._run = model, run
+    def __init__(self, model: Any, run: Callable[..., Any], *, for_sampling: bool = False) -> None:
+        self._model, self._run, self._for_sampling = model, run, for_sampling
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -43,12 +44,21 @@ class CountingModel:
             room.row[: counts.shape[0]].copy_(counts)
         else:
             self._run(_count, room, output, kwargs)
+            if self._for_sampling:
+                self._run(_zero_nans, output.logits, room.row)
         return output
 
 
 def _count(room: Room, output: Any, kwargs: dict[str, Any]) -> bool:
     """Return True: a guard returns None where this failed."""
     room.count(_rows(output, kwargs))
+    return True
+
+
+def _zero_nans(logits: Tensor, counts: Tensor) -> bool:
+    """Put 0 for NaN in place; infinities stay. On a CPU the counts are there: nothing is done for none."""
+    if not counts.is_cpu or counts.any():
+        logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     return True
 
 

@@ -15,6 +15,7 @@ from nanwatch.engines.guard import DROP_REASON, Guard
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
+from nanwatch.stop import abort_refused
 
 from .processor import WatchedProcessor
 
@@ -72,12 +73,15 @@ class WatchedManager:
     def _around_create(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         processor = original(*args, **kwargs)
         if processor is not self._processor():
-            self._guard.run(self._watch, processor)
+            is_watched_now = self._guard.run(self._watch, processor)
+            if self._probe.aborts and not is_watched_now:
+                raise abort_refused("continuous batching could not be watched, see the log")
         return processor
 
-    def _watch(self, processor: Any) -> None:
+    def _watch(self, processor: Any) -> bool:
         self._processor = ref(processor)
         self._watched = ref(WatchedProcessor(processor, self._probe, self._guard, self._note_trip))
+        return True
 
     def _note_trip(self, error: NanLogitsError) -> None:
         self.tripped = error

@@ -29,7 +29,9 @@ from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.failfast import NanLogitsError
 from nanwatch.probe import NanProbe
 
+from .containment import Containment
 from .counting_model import ROOM, CountingModel
+from .requeue import without_those_that_left
 from .room import Room
 from .rows import read_rows, row_count
 
@@ -48,12 +50,15 @@ class WatchedProcessor:
         self, processor: Any, probe: NanProbe, guard: Guard, tripped: Callable[[NanLogitsError], None]
     ) -> None:
         self._probe, self._guard, self._tripped = probe, guard, tripped
+        self._scheduler = processor.scheduler
         self._runner, self._ios = processor.model_runner, processor.inputs_and_outputs
         self._is_async = bool(processor.use_async_batching)
         self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
         self._cancelled: list[str] = []  # their last step may be in flight
+        self._containment = Containment(processor, probe) if probe.aborts else None
+        self._for_sampling = probe.aborts and bool(processor.do_sample)
         self._is_blind = False
         self._undo = ExitStack()
         try:
@@ -79,6 +84,8 @@ class WatchedProcessor:
         self._replace(self._runner, "run_one_warmup", self._around_warmup)
         self._replace(processor, "fail_all_requests", self._around_failure)
         self._replace(processor.scheduler, "clear_cancelled_requests", self._around_cancelled)
+        if self._containment is not None:
+            self._replace(processor.cache, "free_blocks", partial(self._around_free, self._containment))
 
     def _replace(self, owner: Any, name: str, around: Any) -> None:
         self._undo.callback(ReplacedMethod(owner, name, around).put_back)
@@ -96,7 +103,8 @@ class WatchedProcessor:
         room = self._rooms[io]
         room.empty(len(io.requests_in_batch))
         self._launched[io] = None
-        return CountingModel(model, self._run_count), {**batch_data, ROOM: room}
+        counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
+        return counting, {**batch_data, ROOM: room}
 
     def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
         """Count, or be blind from here on: a graph that is captured without its count stays without."""
@@ -105,14 +113,18 @@ class WatchedProcessor:
 
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._observe, io)
-        return original(*args, **kwargs)
+        batch = original(*args, **kwargs)
+        return batch if self._containment is None else without_those_that_left(self._scheduler, *batch)
 
     def _observe(self, io: Any) -> None:
         if io not in self._launched:
             return
         del self._launched[io]
         try:
-            self._observe_rows(io, io.output_ids[-1])
+            if self._containment is None:
+                self._observe_rows(io, io.output_ids[-1])
+            else:
+                self._contain(self._containment, io, io.output_ids[-1])
         finally:
             self._finish_cancelled()
 
@@ -129,6 +141,18 @@ class WatchedProcessor:
                 self._trip(error)
                 raise
 
+    def _contain(self, containment: Containment, io: Any, counts: Tensor) -> None:
+        if self._is_blind:
+            self._probe.drop(DROP_REASON)
+            return
+        rows = row_count(io.requests_in_batch)
+        on_host = counts[:rows] if counts.is_cpu else self._rooms[io].landed(rows)
+        try:
+            containment.look(io, on_host, self._launched)
+        except NanLogitsError as error:
+            self._trip(error)
+            raise
+
     def _trip(self, error: NanLogitsError) -> None:
         """Refuse new requests from now on: the engine would do so only after it has failed those it has.
 
@@ -137,7 +161,17 @@ class WatchedProcessor:
         self._tripped(error)
         self._guard.run(self._status.record_fatal_error, error)
 
+    def _around_free(
+        self, containment: Containment, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A cache that is full moves a running request out; it is told by not being kept for its prefix."""
+        if len(args) > 1 or kwargs:
+            self._guard.run(containment.wipe_unseen, args[:1])
+        return original(*args, **kwargs)
+
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._containment is not None:
+            self._guard.run(self._containment.wipe_unseen, list(self._scheduler._requests_to_cancel))  # noqa: SLF001
         states = original(*args, **kwargs)
         if states:
             self._guard.run(self._note_cancelled, states)

@@ -11,11 +11,12 @@ this step was in flight already:
 the engine fills unused places with is the first position of the batch once more. A NaN that its chunk
 leaves in the cache is seen in the row of its last chunk.
 A row is read for nobody (padding) where the engine throws the token away: the request had ended, or was
-moved out of the cache, and will make that token again, after this step was begun.
+moved out of the cache, and will make that token again, after this step was begun; or nanwatch itself
+throws it away (containment.py).
 An id that two clients gave at the same time is one request with two rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -53,11 +54,11 @@ def read_rows(batch: Sequence[Any]) -> BatchRows:
         if scheduled.has_new_token:
             state = scheduled.state
             if state.status not in taking:
-                return _read_one_by_one(batch)
+                return read_one_by_one(batch)
             ids.append(state.request_id)
             has_first_token |= not state.generated_tokens
     if has_first_token or len(set(ids)) != len(ids):
-        return _read_one_by_one(batch)
+        return read_one_by_one(batch)
     return BatchRows(len(ids), ids, None, "decode")
 
 
@@ -66,13 +67,17 @@ def row_count(batch: Iterable[Any]) -> int:
     return sum(scheduled.has_new_token for scheduled in batch)
 
 
-def _read_one_by_one(batch: Iterable[Any]) -> BatchRows:
+def read_one_by_one(batch: Iterable[Any], thrown_away: Collection[str] = ()) -> BatchRows:
+    """As `read_rows`, with an owner for each row and a phase for each id.
+
+    `thrown_away` are requests that are not given their tokens.
+    """
     taking = _taking()
     index: dict[str, int] = {}
     owners: list[int] = []
     phases: list[str] = []
     for state in (scheduled.state for scheduled in batch if scheduled.has_new_token):
-        if state.status not in taking:
+        if state.status not in taking or state.request_id in thrown_away:
             owners.append(PADDING)
             continue
         owner = index.setdefault(state.request_id, len(index))

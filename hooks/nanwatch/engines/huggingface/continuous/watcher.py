@@ -18,9 +18,11 @@ from nanwatch.engines.handle import Watch
 from nanwatch.engines.huggingface.replaced_method import Method, ReplacedMethod
 from nanwatch.engines.seams import MissingSeamError
 from nanwatch.probe import NanProbe
+from nanwatch.stop import abort_refused
 
 from . import seams
 from .manager import WatchedManager, is_watched
+from .refusals import refuse_unless_verified
 
 logger = logging.getLogger("nanwatch")
 
@@ -47,6 +49,8 @@ class ContinuousWatcher:
         try:
             seams.check(import_module(seams.MODULE))
         except (ImportError, MissingSeamError) as error:
+            if self._probe.aborts:
+                raise abort_refused(f"continuous batching cannot be watched: {error}") from error
             logger.warning("nanwatch does not look at continuous batching: %s", error)
             return
         handle.on_close(self.close)
@@ -54,9 +58,18 @@ class ContinuousWatcher:
         handle.on_close(ReplacedMethod(model, "generate_batch", around_generate_batch).put_back)
 
     def watch(self, manager: Any) -> None:
-        """Watch this manager, unless somebody does already; what fails in it is logged."""
-        if not is_watched(manager):
-            self._guard.run(self._watch, manager)
+        """Watch this manager, unless somebody does already; what fails in it is logged.
+
+        Raises:
+            SettingsError: NANWATCH_ON_NAN=abort was not verified for how this manager works.
+        """
+        if is_watched(manager):
+            return
+        if self._probe.aborts:
+            refuse_unless_verified(manager.model, manager)
+        self._guard.run(self._watch, manager)
+        if self._probe.aborts and not is_watched(manager):
+            raise abort_refused("continuous batching could not be watched, see the log")
 
     def close(self) -> None:
         """Leave every manager as it was found."""
