@@ -24,6 +24,7 @@ class V1:
 
     def __init__(self, runner: Any, outlet: Outlet, guard: Guard) -> None:
         self._runner, self._outlet, self._guard = runner, outlet, guard
+        self._decoding: list[str] = []  # a batch in which every prompt was in the cache
 
     def install(self) -> None:
         """Put the methods around the runner's own."""
@@ -52,13 +53,22 @@ class V1:
         ids = batch.req_ids[: batch.num_reqs]
         metadata = state.spec_decode_metadata
         drafts = None if metadata is None else metadata.num_draft_tokens
-        self._outlet.observe(state.logits, sampled_rows(ids, drafts, self._prefilling(len(ids))))
+        self._outlet.observe(state.logits, sampled_rows(ids, drafts, self._prefilling(ids)))
 
-    def _prefilling(self, requests: int) -> Sequence[bool] | None:
-        """Say whose prompts are not all in the cache yet; None where no request's is."""
+    def _prefilling(self, ids: list[str]) -> Sequence[bool] | None:
+        """Say whose prompts are not all in the cache yet; None where all are.
+
+        The same requests as before are not asked again: who decodes goes on to decode, or leaves.
+        """
+        if ids == self._decoding:
+            return None
         batch = self._runner.input_batch
-        waiting = batch.num_computed_tokens_cpu[:requests] < batch.num_prompt_tokens[:requests]
-        return waiting.tolist() if waiting.any() else None
+        waiting = batch.num_computed_tokens_cpu[: len(ids)] < batch.num_prompt_tokens[: len(ids)]
+        if waiting.any():
+            self._decoding = []
+            return list(waiting.tolist())
+        self._decoding = ids
+        return None
 
     def _prompt_logprobs(self, original: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Look at the logits that are made of prompts, which are asked for on the way."""
