@@ -25,6 +25,7 @@ def is_it_happening() -> list[Json]:
                 unit="short",
                 decimals=0,
                 empty=NO_SOURCE,
+                width=3,
             ),
             stat(
                 "Share of all requests",
@@ -32,6 +33,7 @@ def is_it_happening() -> list[Json]:
                 share(in_range(corrupted), in_range("nanwatch_requests_total")),
                 unit="percentunit",
                 empty="no requests in this range",
+                width=3,
             ),
             stat(
                 "Last seen",
@@ -40,6 +42,7 @@ def is_it_happening() -> list[Json]:
                 unit="dateTimeFromNow",
                 steps=((None, "red"),),
                 empty="never in this range",
+                width=3,
             ),
             stat(
                 "Requests",
@@ -50,6 +53,7 @@ def is_it_happening() -> list[Json]:
                 decimals=0,
                 steps=PLAIN,
                 empty=NO_SOURCE,
+                width=3,
             ),
             stat(
                 "Fail-fast",
@@ -59,6 +63,7 @@ def is_it_happening() -> list[Json]:
                 steps=PLAIN,
                 mappings=[ON_OR_OFF],
                 empty=NO_SIDECAR,
+                width=3,
             ),
             stat(
                 "Fail-fast trips",
@@ -67,6 +72,28 @@ def is_it_happening() -> list[Json]:
                 unit="short",
                 decimals=0,
                 empty=NO_SOURCE,
+                width=3,
+            ),
+            stat(
+                "Ended with an error",
+                "Corrupted requests in the chosen range that were ended alone (NANWATCH_ON_NAN=abort): "
+                "their clients got an error in place of garbage, and the others ran on.",
+                in_range("nanwatch_aborted_requests_total"),
+                unit="short",
+                decimals=0,
+                steps=PLAIN,
+                empty=NO_SOURCE,
+                width=3,
+            ),
+            stat(
+                "KV blocks held back",
+                "KV blocks with NaN in them that nobody is given now. They are missing from the cache; more "
+                "than 0 for long is an alert.",
+                f"sum({chosen('nanwatch_quarantined_blocks')})",
+                unit="short",
+                decimals=0,
+                empty=NO_SOURCE,
+                width=3,
             ),
             timeseries(
                 "Corrupted requests per second",
@@ -82,7 +109,7 @@ def is_it_happening() -> list[Json]:
                 unit="reqps",
                 links=[WHO],
                 empty=NO_SOURCE,
-                width=12,
+                width=8,
             ),
             timeseries(
                 "Share of all requests, by model",
@@ -98,7 +125,15 @@ def is_it_happening() -> list[Json]:
                 ],
                 unit="percentunit",
                 empty="no requests in this range",
-                width=12,
+                width=8,
+            ),
+            timeseries(
+                "KV blocks found poisoned, per second",
+                "KV cache blocks in which NaN was found and that nobody is given with it. Only an engine "
+                "that ends corrupted requests looks for them.",
+                [target(per_second("nanwatch_kv_poisoned_blocks_total", "host"), "{{host}}")],
+                unit="suffix: blocks/s",
+                empty=NO_SOURCE,
             ),
         ],
     )

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+Rows = Sequence[int]
 
-def as_integers(rows: Sequence[int] | Tensor | None, name: str) -> list[int] | None:
+
+def as_integers(rows: Rows | Tensor | None, name: str) -> list[int] | None:
     """Return plain integers; None stays None.
 
     Raises:

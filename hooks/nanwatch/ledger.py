@@ -10,7 +10,7 @@ from .journal.line import CorruptedRequest
 from .journal.totals import Totals
 from .lifetimes import Lifetimes, Sighting
 from .observation import Step
-from .watcher import Finish, Landed
+from .watcher import Contained, Landed, Told
 
 
 @dataclass(slots=True)
@@ -30,15 +30,22 @@ class Ledger:
         self._lifetimes = lifetimes
         self._step = 0
 
-    def take(self, item: Landed | Finish, boot_ns: int) -> Changes:
+    def take(self, item: Landed | Told, boot_ns: int) -> Changes:
         """Fold one item; `boot_ns` is the boot time now."""
-        if isinstance(item, Finish):
-            return Changes(known=self._lifetimes.finish(item.request_ids))
-        return self._take_step(item.step, item.charges, boot_ns)
+        if isinstance(item, Landed):
+            return self._take_step(item.step, item.charges, boot_ns)
+        if isinstance(item, Contained):
+            self._count_contained(item)
+            return Changes()
+        return Changes(known=self._lifetimes.finish(item.request_ids))
 
     def count_dropped(self, reason: str, steps: int = 1) -> None:
         """Count steps that nobody looked at."""
         self.totals.dropped_steps[reason] = self.totals.dropped_steps.get(reason, 0) + steps
+
+    def _count_contained(self, contained: Contained) -> None:
+        for cell, by in contained.cells:
+            setattr(self.totals, cell, getattr(self.totals, cell) + by)
 
     def _take_step(self, step: Step, charges: Charges | None, boot_ns: int) -> Changes:
         self._step += 1

@@ -15,7 +15,7 @@ from .ledger import Ledger
 from .observation import Step
 from .readback import is_clean
 from .recorder import Recorder
-from .watcher import Finish, Landed, Watcher
+from .watcher import Contained, Finish, Landed, Told, Watcher
 
 
 class Pipeline:
@@ -32,7 +32,7 @@ class Pipeline:
         self.landing = threading.Lock()
         self.recorder = Recorder(ledger, writer, fail_fast=fail_fast)
         self._caller_queue = caller_queue
-        self._pending: deque[Step | Finish] = deque()
+        self._pending: deque[Step | Told] = deque()
         self._watcher = Watcher(self._pending, self.landing, self._hand_on, self.recorder.note_fault)
         self._stopped = False
         self._threads: tuple[threading.Thread, ...] = ()
@@ -79,6 +79,16 @@ class Pipeline:
             self._pending.append(Finish(self._ticket, request_ids))
         self._watcher.nudge()
 
+    def send_contained(self, cells: tuple[tuple[str, int], ...]) -> None:
+        """Hand over what was done about a NaN; a process that sees no step may say so too."""
+        with self._order:
+            if self._stopped:
+                return
+            self._ticket += 1
+            self._pending.append(Contained(self._ticket, cells))
+        self._watcher.nudge()
+        self.start()
+
     def wait_until_written(self, ticket: int, timeout: float) -> bool:
         """Wait until a journal line holds everything up to `ticket`; at once if that is nothing."""
         if ticket == 0:
@@ -116,7 +126,7 @@ class Pipeline:
             for thread in self._threads:
                 thread.start()
 
-    def _hand_on(self, item: Landed | Finish) -> None:
+    def _hand_on(self, item: Landed | Told) -> None:
         if self._caller_queue is not None and isinstance(item, Landed):
             self._give_to_caller(item, self._caller_queue)
         self.recorder.deliver(item)

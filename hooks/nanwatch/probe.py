@@ -15,23 +15,24 @@ import torch
 from torch import Tensor
 
 from . import identity, lifecycle
-from .attribution import Layout, check_ids, check_texts
+from .attribution import Layout, check_texts
 from .counting import count_nans_per_row
-from .integers import as_integers
+from .integers import Rows, as_integers
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
-from .journal.totals import DROP_REASONS
+from .journal.totals import DROP_REASONS, contained_cells
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
 from .observation import Observation, Step
+from .own_ids import OwnIds
 from .pipeline import Pipeline
 from .readback import CLEAN, SlotPool, bytes_of, is_clean
+from .settings import OnNan
 from .stop import raise_if_corrupted, settings_of_engine
 
 CLOSE_SECONDS = 2.0
 
-Rows = Sequence[int]
 Phase = str | Sequence[str]
 
 _NOT_A_STEP = Observation(None, None)
@@ -51,13 +52,13 @@ class NanProbe:
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
             requests are not summed. It never raises either.
-        raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
-            it: stop.raise_if_corrupted(observation).
+        raises_later: under fail-fast the caller of `observe` raises itself: stop.raise_if_corrupted.
         client_id: turns an engine's request id into what the client calls it, which is shown.
+        can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood. Any other variable
-            that is not understood is one line in the log, and the probe is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or cannot be had. Any
+            other variable that is not understood is one line in the log, and the probe is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -74,13 +75,12 @@ class NanProbe:
         counting: bool = True,
         raises_later: bool = False,
         client_id: Callable[[str], str] | None = None,
+        can_abort: bool = False,
     ) -> None:
-        check_texts(
-            [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
-            "labels and lives",
-        )
+        texts = (model_name, runtime, engine, replica, life, rank)
+        check_texts([text for text in texts if text is not None], "labels and lives")
         self._beginning = threading.Lock()
-        self._settings = settings_of_engine()
+        self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False
         self._fail_fast = self._settings.fail_fast and counting
         self._raises_later, self._client_id = raises_later, client_id
@@ -94,13 +94,18 @@ class NanProbe:
             rank=identity.rank() if rank is None else rank,
             uuid=identity.gpu_uuid(device) if self._active else "",
         )
-        self._ids: Sequence[str] = ()  # the ids of the last step, checked, our own copy
+        self._ids = OwnIds()
         self._slots: SlotPool | None = None
         self._pipeline: Pipeline | None = None
         pipeline = self._running()
         if pipeline is not None:
             pipeline.write_first_line()
             lifecycle.remember(self)
+
+    @property
+    def aborts(self) -> bool:
+        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
+        return self._settings.on_nan is OnNan.ABORT
 
     def observe(
         self,
@@ -184,6 +189,20 @@ class NanProbe:
         if pipeline is not None:
             pipeline.send_finish(ids)
 
+    def count_contained(self, **cells: int) -> None:
+        """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
+
+        By how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back from reuse are
+        `quarantined_blocks`, then `released_blocks`; those that are cleaned at once are neither.
+
+        Raises:
+            ValueError: a cell that the journal does not know, or one that would fall.
+        """
+        grown = contained_cells(cells)
+        pipeline = self._running() if grown else None
+        if pipeline is not None:
+            pipeline.send_contained(grown)
+
     def drop(self, reason: str) -> None:
         """Count a step that could not be looked at: blindness shows on /metrics.
 
@@ -235,7 +254,7 @@ class NanProbe:
         if counts.dtype is not torch.int32:
             raise TypeError(f"counts are int32, found {counts.dtype}")
         counts = counts.reshape(-1).contiguous()
-        ids = None if request_ids is None else self._own_copy(request_ids)
+        ids = None if request_ids is None else self._ids.of(request_ids)
         phase = phase if isinstance(phase, str) else tuple(phase)
         if isinstance(row_owner, Tensor) and row_owner.device.type != "cpu":
             return self._step_with_owners(counts, Layout(counts.numel(), ids, phase=phase), row_owner)
@@ -277,21 +296,6 @@ class NanProbe:
         if self._slots is None:
             self._slots = SlotPool(pinned=counts.device.type == "cuda")
         return self._slots
-
-    def _own_copy(self, request_ids: Sequence[str]) -> Sequence[str]:
-        """Return a checked copy; where the ids are those of the last step, that step's copy.
-
-        Comparing with the same strings costs about what copying would, so the look for ids that
-        stand twice is paid only when the batch changes.
-        """
-        known = self._ids  # read once: another thread may observe with this probe too
-        if not isinstance(request_ids, list | tuple | str):
-            request_ids = list(request_ids)
-        if request_ids == known:
-            return known
-        check_ids(request_ids)
-        self._ids = ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
-        return ids
 
     def _running(self) -> Pipeline | None:
         """Return what is behind this probe, made where it is not there yet; None if it is switched off."""

@@ -16,7 +16,7 @@ from .journal.clock import boot_ns
 from .journal.line import CorruptedRequest
 from .journal.writer import JournalWriter
 from .ledger import Ledger
-from .watcher import Finish, Landed
+from .watcher import Landed, Told
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 1.0
@@ -32,7 +32,7 @@ class Recorder:
     def __init__(self, ledger: Ledger, writer: JournalWriter, *, fail_fast: bool = False) -> None:
         self._ledger, self._writer, self._fail_fast = ledger, writer, fail_fast
         self._announcer = Announcer()
-        self._handed_on: deque[Landed | Finish] = deque()
+        self._handed_on: deque[Landed | Told] = deque()
         self._dropped: deque[str] = deque()  # reasons, from any thread
         self._queue_full = 0
         self._wake = Event()
@@ -46,7 +46,7 @@ class Recorder:
         self._failing = False
         self._faults: set[str] = set()  # kinds that the log knows of
 
-    def deliver(self, item: Landed | Finish) -> None:
+    def deliver(self, item: Landed | Told) -> None:
         """Take one item from the watcher; wakes the thread only for a step that holds a NaN."""
         clean = isinstance(item, Landed) and item.charges is None
         if clean and len(self._handed_on) > MOST_BACKLOG:
@@ -148,7 +148,7 @@ class Recorder:
             self._changed = True
         self._ledger.totals.queue_full = self._queue_full
 
-    def _take(self, item: Landed | Finish, now: int) -> None:
+    def _take(self, item: Landed | Told, now: int) -> None:
         self._folded_ticket = item.step.ticket if isinstance(item, Landed) else item.ticket
         changes = self._ledger.take(item, now)
         for request in (*changes.known, *changes.new):

@@ -20,8 +20,8 @@ _MAY_REFUSE_TO_START = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
 _DOES_NOT_STOP = frozenset({"", "0", "false", "no", "off", "observe"})
 
 
-def settings_of_engine() -> Settings:
-    """Read the environment, on the engine's side.
+def settings_of_engine(*, can_abort: bool = False) -> Settings:
+    """Read the environment, on the engine's side; `can_abort` where one request can be ended there.
 
     Raises:
         SettingsError: fail-fast was meant, and it or another variable is not understood; or what is
@@ -34,13 +34,19 @@ def settings_of_engine() -> Settings:
             raise
         logger.error("nanwatch does not look at this engine: %s", error)  # noqa: TRY400  one line, no traceback
         return Settings(enabled=False)
-    if settings.on_nan is OnNan.ABORT:
-        raise SettingsError(
-            "NANWATCH_ON_NAN",
-            "NANWATCH_ON_NAN='abort' cannot be had here: this engine has no way to end one request; "
-            "use observe or raise",
-        )
+    if settings.on_nan is OnNan.ABORT and not can_abort:
+        raise abort_refused("this engine has no way to end one request")
     return settings
+
+
+def abort_refused(why: str, instead: str = "observe or raise") -> SettingsError:
+    """Return the one line with which an engine, or a mode of it that was not verified, refuses to abort.
+
+    To observe in its place would be the silent wrong answer: somebody counts on not being sent garbage.
+    """
+    return SettingsError(
+        "NANWATCH_ON_NAN", f"NANWATCH_ON_NAN='abort' cannot be had here: {why}; use {instead}"
+    )
 
 
 def _asks_to_stop() -> bool:

@@ -27,6 +27,13 @@ class Finish(NamedTuple):
     request_ids: tuple[str, ...]
 
 
+class Contained(NamedTuple):
+    """What was done about a NaN: cells of the totals, and by how much each grew."""
+
+    ticket: int
+    cells: tuple[tuple[str, int], ...]
+
+
 class Landed(NamedTuple):
     """One step whose counts are there, and where its NaNs belong: None for a clean one."""
 
@@ -34,7 +41,8 @@ class Landed(NamedTuple):
     charges: Charges | None
 
 
-Deliver = Callable[[Landed | Finish], None]
+Told = Finish | Contained  # what needs no landing
+Deliver = Callable[[Landed | Told], None]
 
 
 class Watcher:
@@ -42,7 +50,7 @@ class Watcher:
 
     def __init__(
         self,
-        pending: deque[Step | Finish],
+        pending: deque[Step | Told],
         landing: Lock,
         deliver: Deliver,
         failed: Callable[[Exception], None],
@@ -98,7 +106,7 @@ class Watcher:
             done += 1
         return done
 
-    def _hand_on(self, item: Step | Finish) -> None:
+    def _hand_on(self, item: Step | Told) -> None:
         """Hand one item on; whatever goes wrong with it, the next ones are looked at."""
         try:
             self._deliver(self._read(item) if isinstance(item, Step) else item)

@@ -52,6 +52,10 @@ WHERE = {
         "nanwatch_dropped_entries_total",
         "Corrupted requests whose description was let go before it was written; they are counted.",
     ),
+    "kv_poisoned_blocks": (
+        "nanwatch_kv_poisoned_blocks_total",
+        "KV cache blocks in which NaN was found, and which no request is given with it.",
+    ),
 }
 
 
@@ -77,12 +81,14 @@ class NanwatchCollector(Collector):
             _corrupted_requests(by_replica),
             _requests(by_replica),
             *(_where(cell, by_source) for cell in WHERE),
+            _quarantined_blocks(grouped(remembered, source_labels)),
             _dropped_steps(by_source),
             *_liveness(grouped(remembered, source_labels)),
             _detection_delay(by_replica),
             _source_info(remembered),
             _fail_fast_enabled(sources, here=self._fail_fast),
             _fail_fast_trips(by_replica),
+            _aborted_requests(by_replica),
             _rank_disagreements(by_replica, self._view.disagreements.counts),
             _journal_problems(self._view.problems),
             _build_info(self._version),
@@ -115,6 +121,17 @@ def _where(cell: str, by_source: Groups) -> Metric:
     family = CounterMetricFamily(name, meaning, labels=SOURCE_LABELS)
     for labels, sources in by_source.items():
         family.add_metric(labels, sum(getattr(source.totals, cell) for source in sources))
+    return family
+
+
+def _quarantined_blocks(by_source: Groups) -> Metric:
+    family = GaugeMetricFamily(
+        "nanwatch_quarantined_blocks",
+        "KV cache blocks that are held back from reuse now, because of the NaN in them.",
+        labels=SOURCE_LABELS,
+    )
+    for labels, sources in by_source.items():
+        family.add_metric(labels, sum(source.quarantined_blocks for source in sources))
     return family
 
 
@@ -216,6 +233,17 @@ def _fail_fast_trips(by_replica: Groups) -> Metric:
     )
     for labels, sources in by_replica.items():
         family.add_metric(labels, sum(source.totals.fail_fast_trips for source in sources))
+    return family
+
+
+def _aborted_requests(by_replica: Groups) -> Metric:
+    family = CounterMetricFamily(
+        "nanwatch_aborted_requests_total",
+        "Corrupted requests that were ended with an error, so that the others run on.",
+        labels=REPLICA_LABELS,
+    )
+    for labels, sources in by_replica.items():
+        family.add_metric(labels, sum(source.totals.aborted_requests for source in sources))
     return family
 
 

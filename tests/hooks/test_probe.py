@@ -54,6 +54,42 @@ def test_close_writes_all_that_was_observed(journal: Path) -> None:
     assert (seen.ids, seen.request("b").first_step) == (["b"], 251)
 
 
+def test_what_was_done_about_a_nan_is_written_in_its_turn(journal: Path) -> None:
+    with NanProbe() as probe:  # a process that sees no step of its own may say so too
+        probe.count_contained(aborted_requests=1, kv_poisoned_blocks=3)
+        probe.count_contained(aborted_requests=1, quarantined_blocks=4, released_blocks=0)
+        assert probe.flush()
+        totals = read(journal).totals
+        contained = (totals.aborted_requests, totals.kv_poisoned_blocks)
+        assert contained == (2, 3)
+        assert (totals.quarantined_blocks, totals.released_blocks) == (4, 0)
+
+
+@pytest.mark.parametrize("cells", [{"sunk_ships": 1}, {"steps": 1}, {"aborted_requests": -1}])
+def test_what_the_journal_has_no_cell_for_is_the_callers_mistake(
+    cells: dict[str, int], journal: Path
+) -> None:
+    with NanProbe() as probe, pytest.raises(ValueError, match="each 0 or more"):
+        probe.count_contained(**cells)
+
+
+def test_abort_is_taken_where_whoever_makes_the_probe_can_end_one_request(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NANWATCH_ON_NAN", "abort")
+    with NanProbe(can_abort=True) as probe:
+        assert probe.aborts
+        probe.observe(logits(2, {1: 3}), ["a", "b"])  # never raises: that is fail-fast's
+        assert probe.flush()
+    assert read(journal).ids == ["b"]
+    monkeypatch.setenv("NANWATCH_ON_NAN", "observe")
+    with NanProbe(can_abort=True) as probe:
+        assert not probe.aborts
+    monkeypatch.setenv("NANWATCH_ON_NAN", "abort")
+    with pytest.raises(SettingsError, match="no way to end one request; use observe or raise"):
+        NanProbe()
+
+
 def test_flush_returns_once_everything_is_in_the_journal(journal: Path) -> None:
     with NanProbe() as probe:
         for _ in range(100):

@@ -10,7 +10,7 @@ import torch
 from nanwatch.attribution import Layout
 from nanwatch.observation import Step
 from nanwatch.readback import Counts, Slot, SlotPool
-from nanwatch.watcher import LOST_SECONDS, PARK_AFTER_SECONDS, Finish, Landed, Watcher
+from nanwatch.watcher import LOST_SECONDS, PARK_AFTER_SECONDS, Finish, Landed, Told, Watcher
 from tests.hooks.slow_copy import SlowCopy
 
 
@@ -20,8 +20,8 @@ class Bench:
     def __init__(self) -> None:
         self.copy = SlowCopy()
         self.pool = SlotPool(pinned=False, most_rows=16, slots=8, copy=self.copy)
-        self.pending: deque[Step | Finish] = deque()
-        self.got: list[Landed | Finish] = []
+        self.pending: deque[Step | Told] = deque()
+        self.got: list[Landed | Told] = []
         self.now_ns = 0
         self.faults: list[Exception] = []
         self.watcher = Watcher(

@@ -33,8 +33,10 @@ def test_every_series_of_a_known_source_stands_at_zero_before_its_first_event(sc
     where = [name for name, _ in metrics.WHERE.values()]
     for name in (*where, "nanwatch_last_step_timestamp_seconds"):
         assert found[name] == [(SOURCE, 0.0)]
+    assert found["nanwatch_quarantined_blocks"] == [(SOURCE, 0.0)]
     for name in ("corrupted_requests_total", "nanwatch_requests_total", "nanwatch_fail_fast_trips_total"):
         assert found[name] == [(REPLICA, 0.0)]
+    assert found["nanwatch_aborted_requests_total"] == [(REPLICA, 0.0)]
     assert found["nanwatch_rank_disagreements_total"] == [(REPLICA, 0.0)]
     assert found["nanwatch_dropped_steps_total"] == [({**SOURCE, "reason": r}, 0.0) for r in DROP_REASONS]
     assert found.value("nanwatch_detection_delay_seconds_count") == 0
@@ -51,8 +53,12 @@ def test_a_scrape_of_an_empty_journal_holds_what_needs_no_source(scrape: Scrape)
 
 
 def test_every_cell_of_the_totals_is_shown(engine: Engine, scrape: Scrape) -> None:
-    """Whatever a source counts can be seen: no cell of the journal's totals is left out of the metrics."""
-    cells = [f.name for f in fields(Totals) if f.type in (int, "int")]
+    """Whatever a source counts can be seen: no cell of the journal's totals is left out of the metrics.
+
+    Of blocks that were held back, and given back, what can be seen is the difference.
+    """
+    pair = ("quarantined_blocks", "released_blocks")
+    cells = [f.name for f in fields(Totals) if f.type in (int, "int") and f.name not in pair]
     for number, cell in enumerate(cells, start=101):
         setattr(engine.totals, cell, number)
     engine.totals.corrupted_requests = 7
@@ -66,6 +72,7 @@ def test_each_counter_says_its_own_cell(engine: Engine, scrape: Scrape) -> None:
     for number, cell in enumerate(metrics.WHERE, start=1):
         setattr(engine.totals, cell, number)
     engine.totals.requests, engine.totals.corrupted_requests, engine.totals.fail_fast_trips = 60, 50, 40
+    engine.totals.aborted_requests = 35
     engine.totals.dropped_steps = {"slots": 30, "lost": 20, "sunspots": 10}
     engine.write()
     found = scrape()
@@ -74,8 +81,21 @@ def test_each_counter_says_its_own_cell(engine: Engine, scrape: Scrape) -> None:
     assert found.value("nanwatch_requests_total") == 60
     assert found.value("corrupted_requests_total") == 50
     assert found.value("nanwatch_fail_fast_trips_total") == 40
+    assert found.value("nanwatch_aborted_requests_total") == 35
     dropped = {labels["reason"]: n for labels, n in found["nanwatch_dropped_steps_total"] if n}
     assert dropped == {"slots": 30, "lost": 20, "sunspots": 10}
+
+
+def test_blocks_held_back_are_those_of_the_life_that_runs(journal: Path, scrape: Scrape) -> None:
+    """Held 8 and gave 5 back, died: 0, its blocks went with it. The next holds 2 and gives 1 back: 1."""
+    held_back: list[float] = []
+    for life, quarantined, released in (("life-1", 8, 5), ("life-2", 2, 1)):
+        with Engine(journal, life) as engine:
+            engine.totals.quarantined_blocks, engine.totals.released_blocks = quarantined, released
+            engine.write()
+            held_back.append(scrape().value("nanwatch_quarantined_blocks"))
+        held_back.append(scrape().value("nanwatch_quarantined_blocks"))
+    assert held_back == [3, 0, 1, 0]
 
 
 def test_eight_ranks_of_one_life_count_a_request_once(journal: Path, scrape: Scrape) -> None:
