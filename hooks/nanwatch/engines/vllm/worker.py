@@ -11,9 +11,12 @@ from typing import Any
 from nanwatch.engines.guard import Guard
 from nanwatch.probe import NanProbe
 from nanwatch.settings import Settings, SettingsError
+from nanwatch.stop import abort_refused
 
 from . import seams, unknown
 from .client_ids import client_id
+from .containment import arming
+from .containment.worker_side import WorkerSide
 from .output import Outlet
 from .ranks import Place, place_of
 from .replaced import replace
@@ -29,14 +32,16 @@ def attach(worker: Any, vllm_config: Any) -> None:
     """Install nanwatch in one worker, where it has something to look at.
 
     Raises:
-        SettingsError: fail-fast was meant, and a variable is not understood.
+        SettingsError: fail-fast was meant, and a variable is not understood; or abort cannot be had.
     """
     try:
         _speak_in_the_log_of_vllm()
         _attach(worker, vllm_config)
     except SettingsError:
         raise
-    except Exception:  # not knowing this vLLM is no reason for it not to start
+    except Exception as error:  # not knowing this vLLM is no reason for it not to start
+        if arming.is_asked_for():
+            raise abort_refused(f"nanwatch could not be installed ({type(error).__name__}: {error})") from error
         logger.exception(
             "nanwatch could not be installed in vLLM %s: nothing is watched, the engine runs on",
             unknown.vllm_version(),
@@ -44,6 +49,8 @@ def attach(worker: Any, vllm_config: Any) -> None:
 
 
 def _attach(worker: Any, vllm_config: Any) -> None:
+    if arming.is_asked_for():
+        arming.refuse_unverified(vllm_config)
     place = place_of(worker, vllm_config)
     runner = worker.model_runner
     lacking = seams.missing(type(runner))
@@ -51,6 +58,8 @@ def _attach(worker: Any, vllm_config: Any) -> None:
         return
     probe = _probe(worker, vllm_config, place)
     if lacking:
+        if probe.aborts:
+            raise abort_refused(f"this vLLM lacks {', '.join(lacking)}")
         unknown.warn(lacking)
         probe.close()  # its file tells the sidecar that nobody looks: hook_active 0
         return
@@ -85,14 +94,18 @@ def _probe(worker: Any, vllm_config: Any, place: Place) -> NanProbe:
         counting=place.sends_tokens,
         raises_later=True,
         client_id=client_id,
+        can_abort=True,
     )
 
 
 def _install(runner: Any, probe: NanProbe) -> None:
     guard = Guard("nanwatch in vLLM", probe)
-    outlet = Outlet(probe, guard)
+    spares = WorkerSide(runner, probe, guard) if probe.aborts else None
+    outlet = Outlet(probe, guard, spares and spares.report)
     kind = V2 if seams.is_v2(type(runner)) else V1
     kind(runner, outlet, guard).install()
+    if spares is not None:
+        spares.install()
     logger.info("nanwatch looks at this worker: %s runner of vLLM %s", kind.__name__, unknown.vllm_version())
 
 
