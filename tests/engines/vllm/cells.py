@@ -71,9 +71,7 @@ CELLS = (
         "decode",
     ),
     # Bad in step 3, gone after step 4: it never finishes.
-    Cell(
-        "abort", _three(), {"id": "victim", "at": 3, "row": 0}, "victim", 3, "decode", abort_after=4
-    ),
+    Cell("abort", _three(), {"id": "victim", "at": 3, "row": 0}, "victim", 3, "decode", abort_after=4),
     # The second child of the victim; its id is "1_victim-" and eight digits.
     Cell(
         "n=2",

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what runs a real vLLM where there is none: it lives in an environment of its own."""
     if find_spec("vllm") is not None:
         return
-    skip = pytest.mark.skip(reason="vllm is not importable here: make test-vllm builds .venv-vllm and runs this")
+    skip = pytest.mark.skip(reason="vllm is not importable here: make test-vllm runs this")
     for item in items:
         if item.path.parent == HERE and item.path.name in NEEDS_VLLM:
             item.add_marker(skip)

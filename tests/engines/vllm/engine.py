@@ -126,9 +126,7 @@ def main(folder: str, runner: str, scheduling: str, *more: str) -> None:
     """Run every cell of a configuration."""
     speculative = "speculative" in more
     ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
-    llm = build(
-        Path(folder), runner, scheduling, **({"speculative_config": ngram} if speculative else {})
-    )
+    llm = build(Path(folder), runner, scheduling, **({"speculative_config": ngram} if speculative else {}))
     for cell in cells(speculative=speculative):
         print(json.dumps(run_cell(llm, cell, runner)), flush=True)
 

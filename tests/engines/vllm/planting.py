@@ -107,8 +107,8 @@ def _spoil(logits: Any, row: int, wanted: dict[str, Any]) -> None:
 def _know_the_batch_of_v1() -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    original = GPUModelRunner._update_states  # noqa: SLF001
-    prepare = GPUModelRunner._prepare_inputs  # noqa: SLF001
+    original = GPUModelRunner._update_states
+    prepare = GPUModelRunner._prepare_inputs
 
     def update_states(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         _now["scheduled"] = scheduler_output
@@ -118,8 +118,8 @@ def _know_the_batch_of_v1() -> None:
         _now["ids"] = list(self.input_batch.req_ids)
         return prepare(self, *args, **kwargs)
 
-    GPUModelRunner._update_states = update_states  # noqa: SLF001
-    GPUModelRunner._prepare_inputs = prepare_inputs  # noqa: SLF001
+    GPUModelRunner._update_states = update_states
+    GPUModelRunner._prepare_inputs = prepare_inputs
 
 
 def _know_the_batch_of_v2() -> None:

@@ -1,6 +1,6 @@
 """Fail-fast in the process of vLLM itself: what generate() does at a NaN, and after it.
 
-    python -m tests.engines.vllm.stopping FOLDER v1|v2 sync|async
+python -m tests.engines.vllm.stopping FOLDER v1|v2 sync|async
 """
 
 import json

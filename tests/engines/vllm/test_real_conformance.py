@@ -71,6 +71,8 @@ def _print_table(title: str, ran: list[dict[str, Any]], found: Mapping[int, Corr
     print(f"\n{title.strip()}")
     print(f"  {'cell':<22}{'nanwatch':<28}{'vLLM counts':<13}vLLM blames")
     for row in ran:
-        request = found.get(row["planted"][0]) if row["planted"] else None
-        ours = "nothing" if request is None else f"{request.shown_id} ({request.phase}, step {row['planted'][0]})"
-        print(f"  {row['cell']:<22}{ours:<28}{row['vllm_counted']:<13}{', '.join(row['vllm_blamed']) or 'nobody'}")
+        (planted,) = row["planted"]
+        request = found.get(planted)
+        ours = f"{request.shown_id} ({request.phase}, step {planted})" if request else "nothing"
+        theirs = ", ".join(row["vllm_blamed"]) or "nobody"
+        print(f"  {row['cell']:<22}{ours:<28}{row['vllm_counted']:<13}{theirs}")

@@ -26,7 +26,7 @@ V2 = [
 def test_generate_raises_the_clients_id_and_then_refuses(
     run: Run, tiny_model: Path, tmp_path: Path, runner: str, scheduling: str
 ) -> None:
-    """vLLM alone would hang in the next generate(), or hand out the old requests' outputs."""
+    """VLLM alone would hang in the next generate(), or hand out the old requests' outputs."""
     first, second, third = run("stopping", str(tiny_model), runner, scheduling, NANWATCH_FAIL_FAST="1")
     assert (first["requests"], first["outputs"]) == ({"1": 7}, 0)
     assert first["error"] == "NaNs detected in logits: {'1': 7}"

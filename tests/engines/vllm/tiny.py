@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 1000
 END = 1  # </s>
@@ -17,9 +18,8 @@ def write_model(folder: Path, vocabulary: int = VOCABULARY, width: int = 64) -> 
     tokenizer = Tokenizer(models.BPE(vocab=names, merges=[], unk_token="<unk>"))  # noqa: S106
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(  # noqa: S106
-        folder
-    )
+    fast: Any = PreTrainedTokenizerFast  # untyped
+    fast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)  # noqa: S106
     (folder / "config.json").write_text(json.dumps(_configuration(vocabulary, width)))
     return folder
 
