@@ -10,7 +10,7 @@ It also notes which blocks each request was given when it was scheduled first.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +26,8 @@ class Plan:
     seen: dict[str, int] = field(default_factory=dict)  # steps by internal id
     blocks: dict[str, list[int]] = field(default_factory=dict)  # by internal id
     poisoned: list[int] = field(default_factory=list)  # blocks
+    muted: set[str] = field(default_factory=set)  # whose rows show no NaN, whatever is in their KV
+    batch: list[str] = field(default_factory=list)  # internal ids, in the order of the rows
 
 
 plan = Plan()
@@ -47,6 +49,7 @@ def register() -> None:
     for runner in (First, Second):
         _poison_blocks(runner)
     _make_weights()
+    _mute(First)
 
 
 def _make_weights() -> None:
@@ -97,12 +100,34 @@ def _spoil(runner: Any, block: int) -> None:
     next(iter(layers.values())).kv_cache[block, :, 0] = float("nan")
 
 
+def _mute(runner: Any) -> None:
+    """Take the NaN out of the rows of muted requests: readers that a kernel's shortcut keeps clean."""
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+
+    prepare, original = runner._prepare_inputs, LlamaForCausalLM.compute_logits  # noqa: SLF001
+
+    def prepare_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plan.batch = list(self.input_batch.req_ids)
+        return prepare(self, *args, **kwargs)
+
+    def compute_logits(self: Any, *args: Any, **kwargs: Any) -> Any:
+        logits = original(self, *args, **kwargs)
+        for row, name in enumerate(plan.batch):
+            if any(muted in name for muted in plan.muted):
+                logits[row].nan_to_num_(0)
+        return logits
+
+    runner._prepare_inputs, LlamaForCausalLM.compute_logits = prepare_inputs, compute_logits  # noqa: SLF001
+
+
 @contextmanager
-def planned(*wanted: dict[str, Any]) -> Iterator[Plan]:
+def planned(*wanted: dict[str, Any], muted: Iterable[str] = ()) -> Iterator[Plan]:
     """Poison these, once each, in this process."""
     plan.wanted[:] = list(wanted)
     plan.seen.clear()
     plan.blocks.clear()
     plan.poisoned.clear()
+    plan.muted = set(muted)
     yield plan
+    plan.muted = set()
     assert not plan.wanted, plan.wanted

@@ -70,27 +70,36 @@ class Bench:
         """Empty the prefix cache."""
         assert self.llm.reset_prefix_cache(), "somebody holds blocks"
 
-    def run(self, prompts: dict[str, list[int]], tokens: int = TOKENS, **params: Any) -> dict[str, Any]:
-        """Run all prompts together to their ends; by name: [tokens, finish reason, stop reason]."""
+    def add(self, name: str, text: list[int], tokens: int = TOKENS, **params: Any) -> None:
+        """Add one request."""
         from vllm import SamplingParams
 
         usual = {"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True}
-        for name, prompt in prompts.items():
-            self.engine.add_request(name, {"prompt_token_ids": prompt}, SamplingParams(**usual | params))
+        self.engine.add_request(name, {"prompt_token_ids": text}, SamplingParams(**usual | params))
+
+    def step(self) -> dict[str, Any]:
+        """Make one step; by name: what has ended, as [tokens, finish reason, stop reason] of each choice."""
+        return {
+            output.request_id: [[list(one.token_ids), one.finish_reason, one.stop_reason] for one in output.outputs]
+            for output in self.engine.step()
+            if output.finished
+        }
+
+    def run(self, prompts: dict[str, list[int]], tokens: int = TOKENS) -> dict[str, Any]:
+        """Run all prompts together to their ends; by name: [tokens, finish reason, stop reason]."""
+        for name, text in prompts.items():
+            self.add(name, text, tokens)
         done: dict[str, Any] = {}
         while self.engine.has_unfinished_requests():
-            for output in self.engine.step():
-                if output.finished:
-                    made = output.outputs[0]
-                    done[output.request_id] = [list(made.token_ids), made.finish_reason, made.stop_reason]
+            done |= {name: made[0] for name, made in self.step().items()}
         return done
 
-    def alone(self, prompts: dict[str, list[int]], **more: Any) -> dict[str, list[int]]:
+    def alone(self, prompts: dict[str, list[int]], tokens: int = TOKENS) -> dict[str, list[int]]:
         """Run each prompt by itself, nothing cached; by name: its tokens."""
         made = {}
-        for name, prompt in prompts.items():
+        for name, text in prompts.items():
             self.forget()
-            made[name] = self.run({name: prompt}, **more)[name][0]
+            made[name] = self.run({name: text}, tokens)[name][0]
         self.forget()
         return made
 
@@ -190,6 +199,102 @@ def spared_prefix(bench: Bench) -> dict[str, Any]:
     }
 
 
+def unseen(bench: Bench) -> dict[str, Any]:
+    """As `prefix`, but one reader's logits show nothing: only the scan of the shared blocks finds it."""
+    from tests.engines.vllm.poisoning import planned
+
+    common = prompt(9, length=64)
+    first = {"opens": prompt(500, 70, common)}
+    readers = {f"reader{i}": prompt(501 + i, 70, common) for i in range(3)}
+    later = {f"later{i}": prompt(521 + i, 70, common) for i in range(2)}
+    alone = bench.alone(first | readers | later)
+    free = bench.free_blocks()
+    bench.run(first)
+    with planned({"id": "reader2", "at": 5, "block": 0}, muted=["reader0"]):
+        among = bench.run(readers)
+    after = bench.run(later)
+    return {
+        "among": {name: made[1:] for name, made in among.items()},
+        "later": {name: _verdict(made, alone[name]) for name, made in after.items()},
+        "free": [free, bench.free_blocks()],
+    }
+
+
+def hung_up(bench: Bench) -> dict[str, Any]:
+    """A client hangs up while the step that makes the NaN is in flight; then ten clean requests."""
+    from tests.engines.vllm.poisoning import planned
+
+    later = {f"later{i}": prompt(600 + i, length=20) for i in range(10)}
+    alone = bench.alone(later)
+    free = bench.free_blocks()
+    with planned({"id": "victim", "at": 6, "block": 0}) as plan:
+        bench.add("victim", prompt(60))
+        bench.add("goes on", prompt(61))
+        while not plan.poisoned:
+            bench.step()
+        bench.engine.abort_request(["victim"])
+        while bench.engine.has_unfinished_requests():
+            bench.step()
+        after: dict[str, Any] = {}
+        for name, text in later.items():
+            after |= bench.run({name: text})
+    return {
+        "wrong_later": [name for name in later if after[name] != [alone[name], "length", None]],
+        "free": [free, bench.free_blocks()],
+    }
+
+
+def siblings(bench: Bench) -> dict[str, Any]:
+    """One request with n=3, of which one child is poisoned."""
+    from tests.engines.vllm.poisoning import planned
+
+    free = bench.free_blocks()
+    with planned({"id": "1_victim", "at": 6, "block": 1}):
+        bench.add("victim", prompt(70, 50), n=3, temperature=1.0, seed=3)
+        bench.add("other", prompt(71))
+        done: dict[str, Any] = {}
+        while bench.engine.has_unfinished_requests():
+            done |= bench.step()
+    bench.run({"one more": prompt(72)})
+    return {
+        "victim": [[len(tokens), reason, why] for tokens, reason, why in done["victim"]],
+        "other": done["other"][0][1],
+        "free": [free, bench.free_blocks()],
+    }
+
+
+def load(bench: Bench) -> dict[str, Any]:
+    """200 requests that come and go, 5 % of them poisoned at random; half of all share a first block."""
+    from tests.engines.vllm.poisoning import planned
+
+    dice = random.Random(1)
+    common, tokens = prompt(10, length=BLOCK_TOKENS), 10
+    requests = {
+        f"load-{i:03}-": prompt(1000 + i, dice.randrange(40, 90), common if i % 2 else None) for i in range(200)
+    }
+    alone = bench.alone(requests, tokens)
+    free = bench.free_blocks()
+    poisoned = {name: dice.randrange(2, tokens) for name in dice.sample(sorted(requests), 10)}
+    waiting, done = list(requests.items()), {}
+    with planned(*({"id": name, "at": at, "block": 1} for name, at in poisoned.items())):
+        while waiting or bench.engine.has_unfinished_requests():
+            for _ in range(min(len(waiting), dice.randrange(3))):
+                bench.add(*waiting.pop(0), tokens)
+            done |= {name: made[0] for name, made in bench.step().items()}
+    bench.run({"one more": prompt(11)})
+    return {
+        "poisoned": sorted(poisoned),
+        "ended": sorted(name for name, made in done.items() if made[1] == "error"),
+        "wrong": [
+            name
+            for name in requests
+            if name not in poisoned and done[name] != [alone[name], "length", None]
+        ],
+        "sent_before": [name for name in poisoned if done[name][0] != alone[name][: poisoned[name] - 1]],
+        "free": [free, bench.free_blocks()],
+    }
+
+
 def _verdict(made: list[Any], right: list[int]) -> str:
     tokens, reason, why = made
     if reason == "error":
@@ -197,14 +302,20 @@ def _verdict(made: list[Any], right: list[int]) -> str:
     return "right" if tokens == right else "garbage with success"
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (eight, embedding, prefix, spared_prefix)}
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (eight, embedding, prefix, spared_prefix, unseen, hung_up, siblings, load)
+}
 
 
 def main(folder: str, runner: str, scheduling: str, *scenarios: str) -> None:
     """Run the scenarios one after another on one engine."""
-    bench = Bench(build(Path(folder), runner, scheduling))
-    for name in scenarios:
-        print(json.dumps({"scenario": name} | SCENARIOS[name](bench)), flush=True)
+    ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    more = {"speculative_config": ngram} if "speculative" in scenarios else {}
+    bench = Bench(build(Path(folder), runner, scheduling, **more))
+    for name in (name for name in scenarios if name != "speculative"):
+        what = {"scenario": name, "scheduler": type(bench.scheduler).__name__}
+        print(json.dumps(what | SCENARIOS[name](bench)), flush=True)
 
 
 if __name__ == "__main__":
