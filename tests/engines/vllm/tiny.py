@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY = 1000
+WIDTH = 64
 END = 1  # </s>
 
 
-def write_model(folder: Path, vocabulary: int = VOCABULARY, width: int = 64) -> Path:
+def write_model(folder: Path, vocabulary: int = VOCABULARY, *, positions: int = 512) -> Path:
     """Write configuration and tokenizer; returns the folder."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -20,22 +21,22 @@ def write_model(folder: Path, vocabulary: int = VOCABULARY, width: int = 64) -> 
     tokenizer.decoder = decoders.ByteLevel()
     fast: Any = PreTrainedTokenizerFast  # untyped
     fast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)  # noqa: S106
-    (folder / "config.json").write_text(json.dumps(_configuration(vocabulary, width)))
+    (folder / "config.json").write_text(json.dumps(_configuration(vocabulary, positions)))
     return folder
 
 
-def _configuration(vocabulary: int, width: int) -> dict[str, object]:
+def _configuration(vocabulary: int, positions: int) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": width,
-        "intermediate_size": width,
+        "hidden_size": WIDTH,
+        "intermediate_size": WIDTH,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
         "head_dim": 32,
         "vocab_size": vocabulary,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": positions,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
         "bos_token_id": 0,

@@ -44,8 +44,16 @@ class Outlet:
     `report`, if it is given, is told of each step once its output is there, and returns the output.
     """
 
-    def __init__(self, probe: NanProbe, guard: Guard, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        probe: NanProbe,
+        guard: Guard,
+        *,
+        output_is_asked_for: bool = True,
+        report: Report | None = None,
+    ) -> None:
         self._probe, self._guard, self._report = probe, guard, report
+        self._asked_for = output_is_asked_for
         self._step: list[Observation] = []
         self._tripped: NanLogitsError | None = None
 
@@ -108,7 +116,7 @@ class Outlet:
 
     def _when_there(self, output: Any, action: Callable[[Any], Any]) -> Any:
         """Do it now, or when vLLM asks for an output that is still on its way."""
-        if not hasattr(output, "get_output"):
+        if not hasattr(output, "get_output") or not self._asked_for:
             return action(output)
         replace(output, "get_output", lambda original: action(original()))
         return output

@@ -22,7 +22,8 @@ class Place(NamedTuple):
     engine: str
     life: str | None  # None: what the probe takes by itself
     has_logits: bool  # on the last pipeline stage
-    sends_tokens: bool  # ... and the first rank there: the only one that counts
+    sends_output: bool  # ... and the first rank there: vLLM asks for the output of no other
+    owns_requests: bool  # counts: that one alone, but for batch-sharded sampling
 
 
 def place_of(worker: Any, vllm_config: Any, environment: Mapping[str, str] = os.environ) -> Place:
@@ -36,7 +37,8 @@ def place_of(worker: Any, vllm_config: Any, environment: Mapping[str, str] = os.
         engine=engine_index(vllm_config.parallel_config),
         life=None if "TORCHELASTIC_RUN_ID" in environment else vllm_config.instance_id or None,
         has_logits=last_stage,
-        sends_tokens=last_stage and first_there,
+        sends_output=last_stage and first_there,
+        owns_requests=last_stage and first_there,
     )
 
 

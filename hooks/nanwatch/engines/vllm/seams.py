@@ -28,7 +28,6 @@ class Fields(NamedTuple):
 V1_SEAMS = (
     Seam("execute_model", ("scheduler_output",)),
     Seam("sample_tokens", ("grammar_output",)),
-    Seam("_get_prompt_logprobs_dict", ("hidden_states",)),
 )
 V1_FIELDS = (Fields("ExecuteModelState", ("scheduler_output", "logits", "spec_decode_metadata")),)
 V2_SEAMS = (

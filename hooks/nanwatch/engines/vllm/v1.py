@@ -25,10 +25,11 @@ class V1:
         self._runner, self._outlet, self._guard = runner, outlet, guard
 
     def install(self) -> None:
-        """Put the three methods around the runner's own."""
+        """Put the methods around the runner's own."""
         replace(self._runner, "execute_model", self._execute_model)
         replace(self._runner, "sample_tokens", self._sample_tokens)
-        replace(self._runner, "_get_prompt_logprobs_dict", self._prompt_logprobs)
+        if hasattr(self._runner, "_get_prompt_logprobs_dict"):
+            replace(self._runner, "_get_prompt_logprobs_dict", self._prompt_logprobs)
 
     def _execute_model(self, original: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self._outlet.refuse_after_a_trip()

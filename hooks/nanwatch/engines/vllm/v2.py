@@ -22,6 +22,7 @@ from .hidden_states import offset_in
 from .output import Outlet
 from .replaced import replace, replaced
 from .rows import Rows, Span, phases, prompt_pieces
+from .sharded import Exchange
 
 
 class V2:
@@ -40,6 +41,8 @@ class V2:
         replace(self._runner, "sample", self._sample)
         if hasattr(self._runner, "pool"):
             replace(self._runner, "pool", self._pool)
+        if getattr(self._runner, "batch_sharder", None) is not None:
+            Exchange(self._runner, lambda *seen: self._guard.run(self._look_at_own, *seen)).install()
 
     def _execute_model(self, original: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self._outlet.refuse_after_a_trip()
@@ -88,6 +91,10 @@ class V2:
         if offset is not None:
             self._outlet.observe_prompt(logits, prompt_pieces(offset, len(of), self._prompts(self._batch)))
 
+    def _look_at_own(self, logits: Tensor, batch: Any) -> None:
+        if batch.num_reqs:
+            self._outlet.observe(logits, self._rows(batch, len(logits)))
+
     def _rows(self, batch: Any, rows: int) -> Rows:
         ids = batch.req_ids[: batch.num_reqs]
         ends = batch.cu_num_logits_np[1 : batch.num_reqs + 1].tolist()
@@ -99,14 +106,24 @@ class V2:
 
     def _prompts(self, batch: Any) -> list[Span]:
         """Say which hidden states are looked at for prompt logprobs; the sampled one is not among them."""
-        wanted = self._runner.prompt_logprobs_worker.uses_prompt_logprobs[batch.idx_mapping_np]
         starts = batch.query_start_loc_np[: batch.num_reqs + 1].tolist()
-        computed, lengths = batch.num_computed_prefill_tokens_np, batch.prefill_len_np
+        left = _prompt_rows_left(batch)
+        worker = getattr(self._runner, "prompt_logprobs_worker", None)
+        wanted = left if worker is None else worker.uses_prompt_logprobs[batch.idx_mapping_np]
         return [
-            Span(name, starts[i], min(starts[i + 1], starts[i] + int(lengths[i] - computed[i]) - 1))
+            Span(name, starts[i], min(starts[i + 1], starts[i] + left[i]))
             for i, name in enumerate(batch.req_ids[: batch.num_reqs])
-            if wanted[i] and computed[i] < lengths[i]
+            if wanted[i] and left[i] > 0
         ]
+
+
+def _prompt_rows_left(batch: Any) -> list[int]:
+    """Return how many prompt logits each request still has; all of a step's tokens in older versions."""
+    lengths = getattr(batch, "prefill_len_np", None)
+    if lengths is not None:
+        left: list[int] = (lengths - batch.num_computed_prefill_tokens_np - 1).tolist()
+        return left
+    return [tokens if tokens > 1 else 0 for tokens in batch.num_scheduled_tokens.tolist()]
 
 
 def _prefilling(batch: Any, drafts: Sequence[int]) -> Sequence[bool] | None:

@@ -28,7 +28,7 @@ RUNTIME = "vllm"
 logger = logging.getLogger("nanwatch")
 
 
-def attach(worker: Any, vllm_config: Any) -> None:
+def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
     """Install nanwatch in one worker, where it has something to look at.
 
     Raises:
@@ -36,7 +36,12 @@ def attach(worker: Any, vllm_config: Any) -> None:
     """
     try:
         _speak_in_the_log_of_vllm()
-        _attach(worker, vllm_config)
+        sharded = getattr(vllm_config.parallel_config, "enable_batch_sharded_sampling", False)
+        if sharded and not loaded:
+            # Only a loaded model tells whether it can be; if it can, every rank counts.
+            replace(worker, "load_model", _attaching_after(worker, vllm_config))
+        else:
+            _attach(worker, vllm_config)
     except SettingsError:
         raise
     except Exception as error:  # not knowing this vLLM is no reason for it not to start
@@ -48,14 +53,25 @@ def attach(worker: Any, vllm_config: Any) -> None:
         )
 
 
+def _attaching_after(worker: Any, vllm_config: Any) -> Any:
+    def load_model(original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        attach(worker, vllm_config, loaded=True)
+        return result
+
+    return load_model
+
+
 def _attach(worker: Any, vllm_config: Any) -> None:
     if arming.is_asked_for():
         arming.refuse_unverified(vllm_config)
     place = place_of(worker, vllm_config)
     runner = worker.model_runner
-    lacking = seams.missing(type(runner))
-    if not _looks_here(place, runner):
+    if getattr(runner, "batch_sharder", None) is not None:
+        place = place._replace(owns_requests=place.has_logits)
+    if not place.has_logits or not (place.owns_requests or _all_ranks()):
         return
+    lacking = seams.missing(type(runner))
     probe = _probe(worker, vllm_config, place)
     if lacking:
         if probe.aborts:
@@ -63,16 +79,9 @@ def _attach(worker: Any, vllm_config: Any) -> None:
         unknown.warn(lacking)
         probe.close()  # its file tells the sidecar that nobody looks: hook_active 0
         return
-    _install(runner, probe)
+    _install(runner, probe, place)
     replace(worker, "shutdown", _closing(probe))
     probe.start()  # an engine that waits for its first request is watched too
-
-
-def _looks_here(place: Place, runner: Any) -> bool:
-    """Whether this rank looks: the one that counts, or with NANWATCH_ALL_RANKS any that has logits."""
-    if not place.has_logits:
-        return False
-    return place.sends_tokens or _all_ranks() or getattr(runner, "batch_sharder", None) is not None
 
 
 def _all_ranks() -> bool:
@@ -91,17 +100,19 @@ def _probe(worker: Any, vllm_config: Any, place: Place) -> NanProbe:
         life=place.life,
         device=worker.device,
         rank=place.rank,
-        counting=place.sends_tokens,
+        counting=place.owns_requests,
         raises_later=True,
         client_id=client_id,
         can_abort=True,
     )
 
 
-def _install(runner: Any, probe: NanProbe) -> None:
+def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     guard = Guard("nanwatch in vLLM", probe)
     spares = WorkerSide(runner, probe, guard) if probe.aborts else None
-    outlet = Outlet(probe, guard, spares and spares.report)
+    outlet = Outlet(
+        probe, guard, output_is_asked_for=place.sends_output, report=spares.report if spares else None
+    )
     kind = V2 if seams.is_v2(type(runner)) else V1
     kind(runner, outlet, guard).install()
     if spares is not None:
