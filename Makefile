@@ -28,7 +28,7 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --no-inpu
 VLLM_CONSTRAINTS := $(if $(VLLM_PINNED),--constraint tests/engines/vllm/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm chaos dashboard test-containers clean
+.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm bench-vllm-abort chaos dashboard test-containers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -60,6 +60,9 @@ bench: $(STAMP)  ## measure what the hook costs; BENCH_ARGS is passed on
 
 bench-vllm: $(VLLM_STAMP)  ## measure what nanwatch costs a step of vLLM; BENCH_ARGS is passed on
 	$(VLLM_VENV)/bin/python -m benchmarks.vllm_overhead $(BENCH_ARGS)
+
+bench-vllm-abort: $(VLLM_STAMP)  ## measure what abort costs a step of vLLM that makes no NaN
+	$(VLLM_VENV)/bin/python -m benchmarks.vllm_abort $(BENCH_ARGS)
 
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)

@@ -70,7 +70,9 @@ def _make_weights() -> None:
         for _, weight in sorted(model.named_parameters()):
             if weight.dim() == 2:
                 weight.data.copy_(torch.randn(weight.shape, generator=dice) / 4)
-        model.model.embed_tokens.weight.data[POISON] = float("nan")
+        embeddings = model.model.embed_tokens.weight.data
+        if len(embeddings) > POISON:  # the whole of it, not a shard
+            embeddings[POISON] = float("nan")
         return result
 
     Worker.load_model = load_model
@@ -104,7 +106,7 @@ def _mute(runner: Any) -> None:
     """Take the NaN out of the rows of muted requests: readers that a kernel's shortcut keeps clean."""
     from vllm.model_executor.models.llama import LlamaForCausalLM
 
-    prepare, original = runner._prepare_inputs, LlamaForCausalLM.compute_logits  # noqa: SLF001
+    prepare, original = runner._prepare_inputs, LlamaForCausalLM.compute_logits
 
     def prepare_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         plan.batch = list(self.input_batch.req_ids)
@@ -117,7 +119,7 @@ def _mute(runner: Any) -> None:
                 logits[row].nan_to_num_(0)
         return logits
 
-    runner._prepare_inputs, LlamaForCausalLM.compute_logits = prepare_inputs, compute_logits  # noqa: SLF001
+    runner._prepare_inputs, LlamaForCausalLM.compute_logits = prepare_inputs, compute_logits
 
 
 @contextmanager

@@ -114,7 +114,9 @@ def serve(  # noqa: PLR0913  each is a part of the command or of its surrounding
         "--enforce-eager",
         *chain(*OPTIONS.items()),
     ]
-    path = os.pathsep.join([str(plug_in(place / "plug-in", plug)), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        [str(plug_in(place / "plug-in", plug)), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
     with log.open("w") as out:
         process = subprocess.Popen(
             [*before, *program, "--port", str(port), *options],

@@ -80,7 +80,9 @@ class Bench:
     def step(self) -> dict[str, Any]:
         """Make one step; by name: what has ended, as [tokens, finish reason, stop reason] of each choice."""
         return {
-            output.request_id: [[list(one.token_ids), one.finish_reason, one.stop_reason] for one in output.outputs]
+            output.request_id: [
+                [list(one.token_ids), one.finish_reason, one.stop_reason] for one in output.outputs
+            ]
             for output in self.engine.step()
             if output.finished
         }
@@ -273,12 +275,14 @@ def load(bench: Bench) -> dict[str, Any]:
     dice = random.Random(1)
     common, tokens = prompt(10, length=BLOCK_TOKENS), 10
     requests = {
-        f"load-{i:03}-": prompt(1000 + i, dice.randrange(40, 90), common if i % 2 else None) for i in range(200)
+        f"load-{i:03}-": prompt(1000 + i, dice.randrange(40, 90), common if i % 2 else None)
+        for i in range(200)
     }
     alone = bench.alone(requests, tokens)
     free = bench.free_blocks()
     poisoned = {name: dice.randrange(2, tokens) for name in dice.sample(sorted(requests), 10)}
-    waiting, done = list(requests.items()), {}
+    waiting = list(requests.items())
+    done: dict[str, Any] = {}
     with planned(*({"id": name, "at": at, "block": 1} for name, at in poisoned.items())):
         while waiting or bench.engine.has_unfinished_requests():
             for _ in range(min(len(waiting), dice.randrange(3))):
@@ -289,9 +293,7 @@ def load(bench: Bench) -> dict[str, Any]:
         "poisoned": sorted(poisoned),
         "ended": sorted(name for name, made in done.items() if made[1] == "error"),
         "wrong": [
-            name
-            for name in requests
-            if name not in poisoned and done[name] != [alone[name], "length", None]
+            name for name in requests if name not in poisoned and done[name] != [alone[name], "length", None]
         ],
         "sent_before": [name for name in poisoned if done[name][0] != alone[name][: poisoned[name] - 1]],
         "free": [free, bench.free_blocks()],

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nanwatch.engines.vllm.containment.messages import Order, Scan
+from nanwatch.engines.vllm.containment.quarantine import Block as AnyBlock
 from nanwatch.engines.vllm.containment.quarantine import Quarantine
 
 
@@ -19,11 +20,11 @@ class Pool:
     evicted: set[int] = field(default_factory=set)
     freed: list[int] = field(default_factory=list)
 
-    def touch(self, blocks: Sequence[Block]) -> None:
+    def touch(self, blocks: Sequence[AnyBlock]) -> None:
         for block in blocks:
             block.ref_cnt += 1
 
-    def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
+    def free_blocks(self, ordered_blocks: Iterable[AnyBlock]) -> None:
         for block in ordered_blocks:
             block.ref_cnt -= 1
             if block.ref_cnt == 0:

@@ -19,24 +19,31 @@ PLANS = [
     {"id": "1_cmpl-streamed-0", "at": 6, "block": 1},  # ... of a stream
 ]
 TWO_CHOICES = {"n": 2, "temperature": 1.0, "seed": 3, "max_tokens": 64}
-FEW_BLOCKS = ["--num-gpu-blocks-override", "32", "--block-size", "32"]
+FEW_BLOCKS = ("--num-gpu-blocks-override", "32", "--block-size", "32")
 WHY = "NaN in the logits of this request (1000 values in one step); it was ended"
 
 
+TWO_RANKS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+
+
 @pytest.mark.parametrize(
-    "scheduling",
-    ["sync", pytest.param("async", marks=pytest.mark.vllm_all)],
+    ("environment", "options"),
+    [
+        pytest.param({}, (), id="sync"),
+        pytest.param({"PLANT_ASYNC": "1"}, (), id="async", marks=pytest.mark.vllm_all),
+        pytest.param(TWO_RANKS, ("--tensor-parallel-size", "2"), id="two-ranks", marks=pytest.mark.vllm_all),
+    ],
 )
 def test_one_of_eight_streams_ends_with_an_error_and_nothing_else_changes(
-    tiny_model: Path, tmp_path: Path, scheduling: str
+    tiny_model: Path, tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]
 ) -> None:
     """And the ten requests that come after it are as they are alone."""
     journal = tmp_path / "journal"
-    environment = {"NANWATCH_ON_NAN": "abort"} | ({"PLANT_ASYNC": "1"} if scheduling == "async" else {})
+    environment = {"NANWATCH_ON_NAN": "abort", "POISONED": json.dumps(PLANS)} | environment
+    options = (*FEW_BLOCKS, *options)
     with (
         sidecar(journal) as address,
-        serve(tiny_model, tmp_path, journal, [], options=FEW_BLOCKS, plug="poisoning", **environment | poisoned())
-        as server,
+        serve(tiny_model, tmp_path, journal, (), options=options, plug="poisoning", **environment) as server,
     ):
         alone = one_by_one(server, "alone-", CROWD | LATER)
         among = complete_all(server.port, CROWD, stream=True)
@@ -76,13 +83,9 @@ def test_one_of_eight_streams_ends_with_an_error_and_nothing_else_changes(
     assert named == ["victim", "whole", "twins", "streamed"]
 
 
-def poisoned() -> dict[str, str]:
-    """Return the plan, as the plug-in takes it."""
-    return {"POISONED": json.dumps(PLANS)}
-
-
 def one_by_one(server: Server, before: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:
     """Complete each prompt when the one before is done."""
     return {
-        before + name: complete(server.port, before + name, text, stream=False) for name, text in prompts.items()
+        before + name: complete(server.port, before + name, text, stream=False)
+        for name, text in prompts.items()
     }

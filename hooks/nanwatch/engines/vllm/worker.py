@@ -16,7 +16,7 @@ from nanwatch.stop import abort_refused
 from . import seams, unknown
 from .client_ids import client_id
 from .containment import arming
-from .containment.worker_side import WorkerSide
+from .containment.worker_side import EveryRank, WorkerSide
 from .output import Outlet
 from .ranks import Place, place_of
 from .replaced import replace
@@ -46,7 +46,9 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
         raise
     except Exception as error:  # not knowing this vLLM is no reason for it not to start
         if arming.is_asked_for():
-            raise abort_refused(f"nanwatch could not be installed ({type(error).__name__}: {error})") from error
+            raise abort_refused(
+                f"nanwatch could not be installed ({type(error).__name__}: {error})"
+            ) from error
         logger.exception(
             "nanwatch could not be installed in vLLM %s: nothing is watched, the engine runs on",
             unknown.vllm_version(),
@@ -69,6 +71,9 @@ def _attach(worker: Any, vllm_config: Any) -> None:
     runner = worker.model_runner
     if getattr(runner, "batch_sharder", None) is not None:
         place = place._replace(owns_requests=place.has_logits)
+    if arming.is_asked_for() and not place.owns_requests:
+        EveryRank(runner).install()
+        return
     if not place.has_logits or not (place.owns_requests or _all_ranks()):
         return
     lacking = seams.missing(type(runner))
@@ -117,6 +122,7 @@ def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     kind(runner, outlet, guard).install()
     if spares is not None:
         spares.install()
+        arming.say_where_it_was_run(runner.device.type)
     logger.info("nanwatch looks at this worker: %s runner of vLLM %s", kind.__name__, unknown.vllm_version())
 
 

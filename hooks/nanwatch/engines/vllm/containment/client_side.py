@@ -9,7 +9,7 @@ loaded, the text is in the `stop_reason` of the output.
 import sys
 from collections.abc import Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, Self
 
 from nanwatch.engines.vllm.replaced import replace
 
@@ -22,9 +22,9 @@ _SERVING = "vllm.entrypoints.generate.base.serving"
 class NamedError(str):
     """The finish reason "error" of one request, and why it was ended."""
 
-    __slots__ = ("reason",)
+    reason: str
 
-    def __new__(cls, text: str, reason: str) -> "NamedError":
+    def __new__(cls, text: str, reason: str) -> Self:
         """Return `text`, which knows the reason."""
         named = super().__new__(cls, text)
         named.reason = reason

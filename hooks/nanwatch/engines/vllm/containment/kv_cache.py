@@ -78,7 +78,9 @@ class KVCache:
 def _understood(name: str, cache: Any, num_blocks: int) -> Layer:
     if not isinstance(cache, Tensor) or cache.dtype not in FLOATS:
         kind = str(cache.dtype) if isinstance(cache, Tensor) else type(cache).__name__
-        raise NotUnderstoodError(f"the KV cache of {name} is {kind}, not a tensor of float32, bfloat16 or float16")
+        raise NotUnderstoodError(
+            f"the KV cache of {name} is {kind}, not a tensor of float32, bfloat16 or float16"
+        )
     ratio, rest = divmod(cache.shape[0], num_blocks)
     if rest or not ratio:
         raise NotUnderstoodError(f"the KV cache of {name} has {cache.shape[0]} rows for {num_blocks} blocks")

@@ -110,7 +110,9 @@ class SchedulerSide:
             return
         for request in requests:
             self._quarantine.hold(self._blocks_of(request), self._scheduler.sched_step_seq)
-        self._scheduler.finish_requests([request.request_id for request in requests], RequestStatus.FINISHED_ERROR)
+        self._scheduler.finish_requests(
+            [request.request_id for request in requests], RequestStatus.FINISHED_ERROR
+        )
         self._quarantine.count_aborted(len(requests))
         logger.warning("nanwatch ended %s; all others run on", _named(ended))
 

@@ -19,15 +19,20 @@ Test = Callable[[Any], Any]  # of a VllmConfig: true where it is refused
 
 MODES: tuple[tuple[str, Test], ...] = (
     ("pipeline parallelism", lambda c: c.parallel_config.pipeline_parallel_size > 1),
-    ("tensor parallelism", lambda c: c.parallel_config.tensor_parallel_size > 1),
+    (
+        "batch-sharded sampling",
+        lambda c: getattr(c.parallel_config, "enable_batch_sharded_sampling", False),
+    ),
     ("data parallelism", lambda c: c.parallel_config.data_parallel_size > 1),
     (
         "prefill or decode context parallelism",
-        lambda c: max(
-            getattr(c.parallel_config, "prefill_context_parallel_size", 1),
-            getattr(c.parallel_config, "decode_context_parallel_size", 1),
-        )
-        > 1,
+        lambda c: (
+            max(
+                getattr(c.parallel_config, "prefill_context_parallel_size", 1),
+                getattr(c.parallel_config, "decode_context_parallel_size", 1),
+            )
+            > 1
+        ),
     ),
     ("overlapped micro-batches (DBO)", lambda c: getattr(c.parallel_config, "use_ubatching", False)),
     (

@@ -48,30 +48,22 @@ class Asked(NamedTuple):
         return frozenset(block for block, flag in zip(self.blocks, flags, strict=True) if flag)
 
 
-class WorkerSide:
-    """Carries orders out in one worker, and reports what was found in it."""
+class EveryRank:
+    """Zeroes what it is told to in the shard of one rank; all ranks are handed the same orders."""
 
-    def __init__(self, runner: Any, probe: NanProbe, guard: Guard) -> None:
-        self._runner, self._probe, self._guard = runner, probe, guard
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
         self._cache: KVCache | None = None
-        self._slots: SlotPool | None = None
-        self._asked: deque[Asked] = deque()
 
     def install(self) -> None:
         """Put the methods around the runner's own."""
         replace(self._runner, "initialize_kv_cache", self._initialize_kv_cache)
         replace(self._runner, "execute_model", self._execute_model)
 
-    def report(self, step: Sequence[Observation], output: Any) -> Any:
-        """Return the output of a step with what was found in it, and by scans, if anything."""
-        nans: dict[str, int] = {}
-        for observation in step:
-            for request_id, values in (self._guard.run(_corrupted, observation) or {}).items():
-                nans[request_id] = nans.get(request_id, 0) + values
-        scans = self._landed() if self._asked else ()
-        if nans or scans:
-            attach(output, Finding(nans, scans))
-        return output
+    def carry_out(self, order: Order) -> None:
+        """Do what has to be done before the step that the order comes with."""
+        if order.zero and self._cache is not None:
+            self._cache.zero(order.zero)
 
     def _initialize_kv_cache(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Look at the cache as soon as it is there.
@@ -89,20 +81,44 @@ class WorkerSide:
     def _execute_model(self, original: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         order = order_of(scheduler_output)
         if order is not None:
-            self._guard.run(self._carry_out, order)
+            self.carry_out(order)
         return original(scheduler_output, *args, **kwargs)
 
-    def _carry_out(self, order: Order) -> None:
+
+class WorkerSide(EveryRank):
+    """Carries orders out in the rank whose output reaches the scheduler, and reports what was found in it."""
+
+    def __init__(self, runner: Any, probe: NanProbe, guard: Guard) -> None:
+        super().__init__(runner)
+        self._probe, self._guard = probe, guard
+        self._slots: SlotPool | None = None
+        self._asked: deque[Asked] = deque()
+
+    def report(self, step: Sequence[Observation], output: Any) -> Any:
+        """Return the output of a step with what was found in it, and by scans, if anything."""
+        nans: dict[str, int] = {}
+        for observation in step:
+            for request_id, values in (self._guard.run(_corrupted, observation) or {}).items():
+                nans[request_id] = nans.get(request_id, 0) + values
+        scans = self._landed() if self._asked else ()
+        if nans or scans:
+            attach(output, Finding(nans, scans))
+        return output
+
+    def carry_out(self, order: Order) -> None:
+        """Count, scan, and then zero."""
+        self._guard.run(self._count, order)
+        if order.scan:
+            found = self._guard.run(self._scan, order.scan)
+            self._asked.append(Asked(order.number, order.scan, found))
+        self._guard.run(super().carry_out, order)
+
+    def _count(self, order: Order) -> None:
         self._probe.count_contained(
             aborted_requests=order.aborted,
             quarantined_blocks=order.quarantined,
             released_blocks=order.released,
         )
-        if order.scan:
-            found = self._guard.run(self._scan, order.scan)
-            self._asked.append(Asked(order.number, order.scan, found))
-        if order.zero and self._cache is not None:
-            self._cache.zero(order.zero)
 
     def _scan(self, blocks: Sequence[int]) -> Counts | None:
         if self._cache is None or len(blocks) > MOST_BLOCKS:
