@@ -19,7 +19,7 @@ _MARK = "_nanwatch"
 _SERVING = "vllm.entrypoints.generate.base.serving"
 
 
-class NamedError(str):
+class NamedError(str):  # noqa: SLOT000  it carries an attribute
     """The finish reason "error" of one request, and why it was ended."""
 
     reason: str
