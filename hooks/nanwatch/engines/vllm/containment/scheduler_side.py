@@ -11,8 +11,8 @@ blocks come back only when no step that may write to them is in flight.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from nanwatch.engines.vllm.client_ids import client_id
 from nanwatch.engines.vllm.replaced import replace
@@ -22,6 +22,9 @@ from .quarantine import Quarantine
 from .reasons import reason_of_nan, reason_of_neighbour
 
 MOST_NAMES = 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger("nanwatch")
 
@@ -52,7 +55,7 @@ class SchedulerSide:
         replace(self._manager, "pop_blocks_for_free", self._pop_blocks_for_free)
 
     def _schedule(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        order = self._quarantine.order(self._scheduler.processed_step_seq)
+        order = _tried(self._quarantine.order, self._scheduler.processed_step_seq)
         scheduler_output = original(*args, **kwargs)
         if order is not None:
             attach(scheduler_output, order)
@@ -77,7 +80,7 @@ class SchedulerSide:
     def _contain(self, finding: Finding) -> list[Ended]:
         """Hold the blocks of the corrupted, and of who reads blocks that hold NaN; end them all."""
         ended = self._corrupted(finding.nans)
-        dirty = self._quarantine.learn(finding.scans)
+        dirty = _tried(self._quarantine.learn, finding.scans)
         if dirty:
             ended += self._readers_of(dirty, known={end.request.request_id for end in ended})
         self._end(ended)
@@ -91,7 +94,7 @@ class SchedulerSide:
                 ended.append(Ended(request, values, reason_of_nan(values)))
             elif request_id in self._left:
                 fence, blocks = self._left[request_id]
-                self._quarantine.hold(blocks, fence)
+                _tried(self._quarantine.hold, blocks, fence)
         return ended
 
     def _readers_of(self, dirty: frozenset[int], known: set[str]) -> list[Ended]:
@@ -109,12 +112,15 @@ class SchedulerSide:
         if not requests:
             return
         for request in requests:
-            self._quarantine.hold(self._blocks_of(request), self._scheduler.sched_step_seq)
+            _tried(self._hold, request)
         self._scheduler.finish_requests(
             [request.request_id for request in requests], RequestStatus.FINISHED_ERROR
         )
         self._quarantine.count_aborted(len(requests))
         logger.warning("nanwatch ended %s; all others run on", _named(ended))
+
+    def _hold(self, request: Any) -> None:
+        self._quarantine.hold(self._blocks_of(request), self._scheduler.sched_step_seq)
 
     def _blocks_of(self, request: Any) -> list[Any]:
         return [block for group in self._manager.get_blocks(request.request_id).blocks for block in group]
@@ -127,6 +133,18 @@ class SchedulerSide:
     def _forget_who_left(self) -> None:
         done = self._scheduler.processed_step_seq
         self._left = {name: (fence, blocks) for name, (fence, blocks) in self._left.items() if fence > done}
+
+
+def _tried(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Return what `action` returns; where it fails, the requests still end, only their blocks are not held.
+
+    Who is given such a block shows NaN and ends in its turn: an error more, and no garbage.
+    """
+    try:
+        return action(*args, **kwargs)
+    except Exception:
+        logger.exception("nanwatch could not keep KV blocks with NaN from reuse; who gets them will end too")
+        return None
 
 
 def _tell(ended: Iterable[Ended], results: dict[int, Any]) -> None:
