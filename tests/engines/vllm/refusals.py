@@ -5,7 +5,9 @@ It prints one JSON line a mode: the configuration is made as `vllm serve` makes 
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 MODES: dict[str, dict[str, Any]] = {
@@ -25,6 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
 def main(folder: str) -> None:
     """Try each mode."""
     os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "NANWATCH_ON_NAN": "abort"})
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm.config import KVEventsConfig, KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
 
@@ -42,6 +45,30 @@ def main(folder: str) -> None:
         except Exception as error:  # noqa: BLE001  what it is, is what is printed
             said = f"{type(error).__name__}: {error}"
         print(json.dumps({"mode": name, "said": said}), flush=True)
+    print(json.dumps({"mode": "windowed", "said": _windowed(Path(folder))}), flush=True)
+
+
+def _windowed(folder: Path) -> str:
+    """Start an engine whose KV cache turns out to be of sliding windows."""
+    from vllm import LLM
+
+    changed = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 64}
+    place = folder.with_name("windowed")
+    shutil.copytree(folder, place)
+    configuration = json.loads((place / "config.json").read_text()) | changed
+    (place / "config.json").write_text(json.dumps(configuration))
+    try:
+        LLM(
+            str(place),
+            load_format="dummy",
+            enforce_eager=True,
+            dtype="float32",
+            max_model_len=256,
+            kv_cache_memory_bytes=64 << 20,
+        )
+    except Exception as error:  # noqa: BLE001  what it is, is what is printed
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 if __name__ == "__main__":

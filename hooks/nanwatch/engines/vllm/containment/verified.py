@@ -12,6 +12,7 @@ from nanwatch.settings import SettingsError
 from nanwatch.stop import abort_refused
 
 VERSIONS = ("0.32.0",)
+FULL_ATTENTION = "FullAttentionSpec"
 _EXECUTORS = (None, "uni", "mp")
 _DRAFTS = ("ngram",)
 
@@ -87,7 +88,7 @@ def refuse_cache(kv_cache_config: Any) -> None:
         SettingsError: one line that names what it is.
     """
     kinds = list(_kinds(kv_cache_config))
-    if kinds != ["FullAttentionSpec"]:
+    if kinds != [FULL_ATTENTION]:
         raise _not_verified(f"a KV cache of {' and '.join(kinds) or 'no layers'}; it was on full attention")
 
 
@@ -96,7 +97,7 @@ def _kinds(kv_cache_config: Any) -> Iterator[str]:
         spec = group.kv_cache_spec
         name = type(spec).__name__
         windowed = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
-        yield f"windowed {name}" if windowed else name
+        yield f"windowed {name}" if windowed and name == FULL_ATTENTION else name
 
 
 def _not_verified(what: str) -> SettingsError:
