@@ -29,8 +29,8 @@ VLLM_TESTS := $(wildcard tests/engines/vllm/test_real_*.py)
 VLLM_CONSTRAINTS := $(if $(VLLM_PINNED),--constraint tests/engines/vllm/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm architectures chaos dashboard
-.PHONY: test-containers clean
+.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm bench-vllm-abort chaos
+.PHONY: dashboard architectures test-containers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -65,6 +65,9 @@ bench-vllm: $(VLLM_STAMP)  ## measure what nanwatch costs a step of vLLM; BENCH_
 
 architectures: $(STAMP)  ## try every causal LM of Transformers; writes docs/architectures.md
 	$(BIN)/python -m benchmarks.architectures
+
+bench-vllm-abort: $(VLLM_STAMP)  ## measure what abort costs a step of vLLM that makes no NaN
+	$(VLLM_VENV)/bin/python -m benchmarks.vllm_abort $(BENCH_ARGS)
 
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)

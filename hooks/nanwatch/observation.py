@@ -164,6 +164,16 @@ class Observation:
         except Exception as error:  # noqa: BLE001  whatever became of the device
             logger.error("the device failed while its counts were waited for: %s", error)  # noqa: TRY400
 
+    def corrupted(self, timeout: float) -> dict[str, int]:
+        """Wait for the counts; return the NaN values of corrupted requests, {} at once for a clean step.
+
+        Raises:
+            TimeoutError: they did not land within `timeout` seconds.
+        """
+        if self.done() and (self._step is None or self._step.counts is None or is_clean(self._step.counts)):
+            return {}
+        return {name: values for name, values in self.counts_by_request(timeout).items() if values}
+
     def unattributed_nan_rows(self) -> int:
         """Return how many landed rows with a NaN belong to requests that nobody named."""
         step = self._step

@@ -52,8 +52,7 @@ class NanProbe:
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
             requests are not summed. It never raises either.
-        raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
-            it: stop.raise_if_corrupted(observation).
+        raises_later: under fail-fast the caller of `observe` raises itself: stop.raise_if_corrupted.
         client_id: turns an engine's request id into what the client calls it, which is shown.
         can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
@@ -78,10 +77,8 @@ class NanProbe:
         client_id: Callable[[str], str] | None = None,
         can_abort: bool = False,
     ) -> None:
-        check_texts(
-            [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
-            "labels and lives",
-        )
+        texts = (model_name, runtime, engine, replica, life, rank)
+        check_texts([text for text in texts if text is not None], "labels and lives")
         self._beginning = threading.Lock()
         self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False

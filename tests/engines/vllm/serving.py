@@ -35,13 +35,13 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def plug_in(folder: Path) -> Path:
-    """Make the planting plug-in known to vLLM: the metadata of a distribution, for PYTHONPATH."""
-    metadata = folder / "planting-0.dist-info"
+def plug_in(folder: Path, name: str) -> Path:
+    """Make a plug-in of this folder known to vLLM: the metadata of a distribution, for PYTHONPATH."""
+    metadata = folder / f"{name}-0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: planting\nVersion: 0\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text(
-        "[vllm.general_plugins]\nplanting = tests.engines.vllm.planting:register\n"
+        f"[vllm.general_plugins]\n{name} = tests.engines.vllm.{name}:register\n"
     )
     return folder
 
@@ -102,6 +102,7 @@ def serve(  # noqa: PLR0913  each is a part of the command or of its surrounding
     *,
     before: Sequence[str] = (),
     options: Sequence[str] = (),
+    plug: str = "planting",
     **environment: str,
 ) -> Iterator[Server]:
     """Run `before vllm serve ...` and end it by SIGTERM, if it has not ended itself."""
@@ -113,7 +114,9 @@ def serve(  # noqa: PLR0913  each is a part of the command or of its surrounding
         "--enforce-eager",
         *chain(*OPTIONS.items()),
     ]
-    path = os.pathsep.join([str(plug_in(place / "plug-in")), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        [str(plug_in(place / "plug-in", plug)), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
     with log.open("w") as out:
         process = subprocess.Popen(
             [*before, *program, "--port", str(port), *options],

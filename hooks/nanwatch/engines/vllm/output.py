@@ -35,11 +35,25 @@ _REFUSAL = (
 )
 
 
-class Outlet:
-    """Hands the steps of one worker to its probe, and their outputs to vLLM."""
+Report = Callable[[Sequence[Observation], Any], Any]  # (a step, its output) -> the output
 
-    def __init__(self, probe: NanProbe, guard: Guard, *, output_is_asked_for: bool = True) -> None:
-        self._probe, self._guard, self._asked_for = probe, guard, output_is_asked_for
+
+class Outlet:
+    """Hands the steps of one worker to its probe, and their outputs to vLLM.
+
+    `report`, if it is given, is told of each step once its output is there, and returns the output.
+    """
+
+    def __init__(
+        self,
+        probe: NanProbe,
+        guard: Guard,
+        *,
+        output_is_asked_for: bool = True,
+        report: Report | None = None,
+    ) -> None:
+        self._probe, self._guard, self._report = probe, guard, report
+        self._asked_for = output_is_asked_for
         self._step: list[Observation] = []
         self._tripped: NanLogitsError | None = None
 
@@ -89,6 +103,9 @@ class Outlet:
             NanLogitsError: under fail-fast, a request of the step is corrupted.
         """
         step, self._step = self._step, []
+        report = self._report
+        if report is not None:
+            return self._when_there(output, lambda there: report(step, there))
         if not self._probe.fail_fast:
             return output
         return self._when_there(output, lambda there: self._checked(step, there))

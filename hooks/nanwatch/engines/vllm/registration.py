@@ -17,9 +17,12 @@ WORKER = "vllm.v1.worker.worker_base.WorkerWrapperBase.init_device"
 
 
 def register() -> None:
-    """Arm this process, if the environment asks for it; never raises.
+    """Arm this process, if the environment asks for it.
 
     A variable that is not understood counts as asking: the worker says what is wrong with it.
+
+    Raises:
+        SettingsError: abort was asked for and cannot be had; nothing else is let out.
     """
     if not _is_asked_for():
         return
@@ -27,9 +30,12 @@ def register() -> None:
 
     try:
         arm()
+        _arm_containment()
     except (ImportError, AttributeError) as error:
+        _refuse_abort(error)
         unknown.say(unknown.missing([f"{WORKER} ({error})"]))
     except Exception as error:  # noqa: BLE001  whatever this vLLM is like, it starts as if nanwatch were not there
+        _refuse_abort(error)
         unknown.say(error)
 
 
@@ -51,6 +57,25 @@ def arm() -> None:
 
     setattr(init_device, _MARK, True)
     WorkerWrapperBase.init_device = init_device
+
+
+def _arm_containment() -> None:
+    if _asks_for_abort():
+        from .containment import arming
+
+        arming.arm()
+
+
+def _refuse_abort(error: Exception) -> None:
+    """Raise if abort was asked for: to run on and only look would be the silent wrong answer."""
+    if _asks_for_abort():
+        from nanwatch.stop import abort_refused
+
+        raise abort_refused(f"this vLLM is another one ({type(error).__name__}: {error})") from error
+
+
+def _asks_for_abort() -> bool:
+    return os.environ.get("NANWATCH_ON_NAN", "").strip().lower() == "abort"
 
 
 def _is_asked_for() -> bool:

@@ -11,9 +11,12 @@ from typing import Any
 from nanwatch.engines.guard import Guard
 from nanwatch.probe import NanProbe
 from nanwatch.settings import Settings, SettingsError
+from nanwatch.stop import abort_refused
 
 from . import seams, unknown
 from .client_ids import client_id
+from .containment import arming
+from .containment.worker_side import EveryRank, WorkerSide
 from .output import Outlet
 from .ranks import Place, place_of
 from .replaced import replace
@@ -29,7 +32,7 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
     """Install nanwatch in one worker, where it has something to look at.
 
     Raises:
-        SettingsError: fail-fast was meant, and a variable is not understood.
+        SettingsError: fail-fast was meant, and a variable is not understood; or abort cannot be had.
     """
     try:
         _speak_in_the_log_of_vllm()
@@ -41,7 +44,11 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
             _attach(worker, vllm_config)
     except SettingsError:
         raise
-    except Exception as error:  # noqa: BLE001  not knowing this vLLM is no reason for it not to start
+    except Exception as error:  # not knowing this vLLM is no reason for it not to start
+        if arming.is_asked_for():
+            raise abort_refused(
+                f"nanwatch could not be installed ({type(error).__name__}: {error})"
+            ) from error
         unknown.say(error)
 
 
@@ -55,10 +62,15 @@ def _attaching_after(worker: Any, vllm_config: Any) -> Any:
 
 
 def _attach(worker: Any, vllm_config: Any) -> None:
+    if arming.is_asked_for():
+        arming.refuse_unverified(vllm_config)
     place = place_of(worker, vllm_config)
     runner = worker.model_runner
     if getattr(runner, "batch_sharder", None) is not None:
         place = place._replace(owns_requests=place.has_logits)
+    if arming.is_asked_for() and not place.owns_requests:
+        EveryRank(runner).install()
+        return
     if not place.has_logits or not (place.owns_requests or _all_ranks()):
         return
     lacking = seams.missing(type(runner))
@@ -89,14 +101,21 @@ def _probe(worker: Any, vllm_config: Any, place: Place) -> NanProbe:
         counting=place.owns_requests,
         raises_later=True,
         client_id=client_id,
+        can_abort=True,
     )
 
 
 def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     guard = Guard("nanwatch in vLLM", probe)
-    outlet = Outlet(probe, guard, output_is_asked_for=place.sends_output)
+    spares = WorkerSide(runner, probe, guard) if probe.aborts else None
+    outlet = Outlet(
+        probe, guard, output_is_asked_for=place.sends_output, report=spares.report if spares else None
+    )
     kind = V2 if seams.is_v2(type(runner)) else V1
     kind(runner, outlet, guard).install()
+    if spares is not None:
+        spares.install()
+        arming.say_where_it_was_run(runner.device.type)
     logger.info("nanwatch looks at this worker of vLLM: runner %s", kind.__name__)
 
 
