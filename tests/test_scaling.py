@@ -29,8 +29,10 @@ def test_the_page_holds_what_the_script_prints() -> None:
 def test_the_series_are_those_of_the_table_of_metrics(counted: series.Counted) -> None:
     """Worked out by hand; a histogram is its twelve bounds, +Inf, a sum and a count."""
     assert counted.sidecar.total() == 3  # fail_fast_enabled, journal_problems, build_info
-    assert counted.engine.total() == 5 + 15  # two of requests, trips, disagreements, drills; the delay
-    assert counted.rank.total() == 9 + 6 + 3  # counters, reasons of dropped steps, two gauges and the info
+    # Requests and corrupted ones, trips, disagreements, drills, aborted ones; the delay.
+    assert counted.engine.total() == 6 + 15
+    # Counters, reasons of dropped steps, three gauges and the info.
+    assert counted.rank.total() == 12 + 6 + 4
     assert set(counted.pod) == exported()
 
 

@@ -121,9 +121,13 @@ def test_encoded_entries_are_joined_as_they_are(entries: list[CorruptedRequest])
 
 @given(requests, st.booleans())
 def test_an_entry_is_the_json_of_its_fields(request: CorruptedRequest, finished: bool) -> None:  # noqa: FBT001
-    """Written by a template, because json takes three times as long; the bytes are json's."""
+    """Written by a template, because json takes three times as long; the bytes are json's.
+
+    The client's id is left out where there is none: most engines have only the one.
+    """
     request = replace(request, finished=finished)
-    assert encode_corrupted(request) == json.dumps(asdict(request), separators=(",", ":")).encode()
+    told = {key: value for key, value in asdict(request).items() if value or key != "client_id"}
+    assert encode_corrupted(request) == json.dumps(told, separators=(",", ":")).encode()
 
 
 @given(st.one_of(reports.map(encode_report), starts.map(encode_start)))
@@ -333,6 +337,7 @@ def test_the_key_of_a_request() -> None:
 
 def test_every_field_of_an_entry_is_written() -> None:
     """A field that is added and not put into the template fails here."""
-    assert set(json.loads(encode_corrupted(corrupted()))) == {f.name for f in fields(CorruptedRequest)}
+    request = corrupted(client_id="cmpl-1")
+    assert set(json.loads(encode_corrupted(request))) == {f.name for f in fields(CorruptedRequest)}
     assert set(json.loads(REPORT)["totals"]) == {f.name for f in fields(Totals)}
     assert 65_536 * len(encode_corrupted(corrupted("x" * 36))) < line_module.MOST_LINE_BYTES
