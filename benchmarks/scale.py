@@ -1,6 +1,6 @@
 """What grows with load, and what does not: `python -m benchmarks.scale`, about a minute and a half.
 
-    sources    64 write at once, four processes of 16 (writers.py): scrape time, and delay of one more source
+    sources    64 journals written at once (writers.py), ten lines a second each: delay of one more, scrapes
     burst      2,000 corrupted requests a second, for 20 s (`--full`: 60): memory, file, scrape time
     million    requests through one probe, 3 of each 250 corrupted: series, memory
 
@@ -31,7 +31,7 @@ from nanwatch import NanProbe
 from nanwatch.journal.kept import NEWEST
 from nanwatch.lifetimes import MOST_FINISHED
 
-PROCESSES, SOURCES_EACH = 4, 16
+SOURCES = 64
 PER_SECOND, PER_STEP = 2000, 20
 MILLION = 1_000_000
 STEP_OF_MILLION, CORRUPTED_OF_STEP = 250, 3
@@ -89,21 +89,15 @@ def _sources(folder: Path, seconds: float) -> Iterator[Line]:
 
 @contextmanager
 def _writers(seconds: float) -> Iterator[None]:
-    command = [sys.executable, "-m", "benchmarks.writers", "--sources", str(SOURCES_EACH)]
-    each = [
-        [*command, "--first", str(first * SOURCES_EACH), "--seconds", str(seconds)]
-        for first in range(PROCESSES)
-    ]
-    running = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in each]  # noqa: S603  our own
-    try:
-        for process in running:
-            assert process.stdout is not None  # noqa: S101  for the type checker
-            process.stdout.readline()  # "ready"
-        yield
-    finally:
-        for process in running:
-            process.terminate()
-            process.communicate(timeout=20)
+    command = [sys.executable, "-m", "benchmarks.writers"]
+    command += ["--sources", str(SOURCES), "--seconds", str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:  # noqa: S603  our own
+        try:
+            assert running.stdout is not None  # noqa: S101  for the type checker
+            running.stdout.readline()  # "ready"
+            yield
+        finally:
+            running.terminate()
 
 
 def _milliseconds_until_visible(probe: NanProbe, sidecar: SidecarProcess, number: int) -> float:
@@ -170,10 +164,12 @@ def _watched_under(load: Callable[[NanProbe], None], folder: Path, expected: int
         probe.flush(30)
         watch.sample()
         missing = expected - _counted(sidecar, expected)
+        after = [sidecar.scrape()[0] for _ in range(200)]
         more_series = series_in(sidecar.scrape()[1]) - series
     yield _one(f"missing of {expected} corrupted requests", missing, NOTHING)
     yield _one("new series", more_series, NOTHING)
-    yield _worst("scrape, milliseconds, p99 (p50 to longest)", watch.scrapes, SCRAPE_MILLISECONDS)
+    yield _worst("scrape afterwards, milliseconds, p99 (p50 to longest)", after, SCRAPE_MILLISECONDS)
+    yield _worst("scrape meanwhile, by a thread beside the load, the same", watch.scrapes)
     yield _one("largest journal file, MB", watch.largest_file, FILE_MEGABYTES)
     yield _rise("engine's side", watch.engine)
     yield _rise("sidecar", watch.sidecar)

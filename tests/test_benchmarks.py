@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import ALL, main
 from benchmarks.scale import rise_over_last_half
 from benchmarks.sidecar_process import corrupted_in, series_in
+from nanwatch.journal.reader import JournalReader
 
 SCRAPE = b"""# HELP corrupted_requests_total Requests.
 # TYPE corrupted_requests_total counter
@@ -45,7 +47,11 @@ def test_a_benchmark_that_is_none_is_refused(capsys: pytest.CaptureFixture[str])
     assert "no benchmark speed; there are counting, observe" in capsys.readouterr().err
 
 
-def test_many_sources_write_until_their_time_is_over(journal: object) -> None:
-    command = [sys.executable, "-m", "benchmarks.writers", "--sources", "2", "--seconds", "0.1"]
+def test_many_sources_write_until_their_time_is_over(journal: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.writers", "--sources", "3", "--seconds", "0.3"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert answer.stdout == "ready\n"
+    reader = JournalReader(journal)
+    reader.poll()
+    assert [source.corrupted_requests > 0 for source in reader.sources] == [True] * 3
+    reader.close()
