@@ -25,10 +25,12 @@ VLLM_PINNED := $(filter 0.32.0,$(VLLM))
 VLLM_VENV := .venv-vllm$(if $(VLLM_PINNED),,-$(VLLM))
 VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --no-input
+VLLM_TESTS := $(wildcard tests/engines/vllm/test_real_*.py)
 VLLM_CONSTRAINTS := $(if $(VLLM_PINNED),--constraint tests/engines/vllm/constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm bench-vllm-abort chaos dashboard test-containers clean
+.PHONY: help install demo test test-vllm test-vllm-all lint bench bench-vllm bench-vllm-abort architectures chaos dashboard
+.PHONY: test-containers clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  */\1	/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r target does; \
@@ -43,11 +45,11 @@ test: $(STAMP)  ## run the tests; PYTEST_ARGS='-k journal' is passed on to pytes
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_STAMP)  ## run a real vLLM on the CPU: its first model runner; VLLM=0.27.1 takes another one
-	$(VLLM_VENV)/bin/python -m pytest -m 'not vllm_all' tests/engines/vllm $(PYTEST_ARGS)
+	$(VLLM_VENV)/bin/python -m pytest -m 'not vllm_all' $(VLLM_TESTS) $(PYTEST_ARGS)
 
 test-vllm-all: $(VLLM_STAMP)  ## ... both model runners, tensor parallelism, and vLLM 0.27.1
 	@$(VLLM_PIP) install --quiet $(VLLM_CONSTRAINTS) triton
-	$(VLLM_VENV)/bin/python -m pytest -s tests/engines/vllm $(PYTEST_ARGS)
+	$(VLLM_VENV)/bin/python -m pytest -s $(VLLM_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-vllm VLLM=0.27.1
 
 lint: $(STAMP)  ## check style and types
@@ -64,14 +66,18 @@ bench-vllm: $(VLLM_STAMP)  ## measure what nanwatch costs a step of vLLM; BENCH_
 bench-vllm-abort: $(VLLM_STAMP)  ## measure what abort costs a step of vLLM that makes no NaN
 	$(VLLM_VENV)/bin/python -m benchmarks.vllm_abort $(BENCH_ARGS)
 
+architectures: $(STAMP)  ## try every causal LM of Transformers; writes docs/architectures.md
+	$(BIN)/python -m benchmarks.architectures
+
 chaos: $(STAMP)  ## kill engine and sidecar at random; ROUNDS=500 for a long ordeal
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
 
 test-containers: $(STAMP)  ## build the images and run the compose file on a Docker daemon of its own; takes root
 	PYTHON=$(BIN)/python deploy/docker/try.sh
 
-dashboard: $(STAMP)  ## write dashboards/nanwatch.json anew
+dashboard: $(STAMP)  ## write dashboards/nanwatch.json, and the rules for Kubernetes, anew
 	$(BIN)/python -m dashboards.build
+	$(BIN)/python -m dashboards.prometheus_rule
 
 clean:  ## remove .venv, builds and caches
 	rm -rf $(VENV) .venv-vllm* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

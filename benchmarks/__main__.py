@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-ALL = ("counting", "observe", "step", "visible", "journal")
+ALL = ("counting", "observe", "step", "visible", "journal", "scaling", "serving", "sidecar", "scale", "gpu")
 
 
 def main(names: list[str]) -> int:

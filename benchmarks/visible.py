@@ -5,32 +5,25 @@ its own is scraped over HTTP without a pause until its counter has moved. What i
 call to the end of the first scrape that shows the request.
 """
 
-import http.client
-import re
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from benchmarks.measure import AtMost, Line, Spread, print_table
 from benchmarks.scratch import scratch_journal
+from benchmarks.sidecar_process import SidecarProcess, corrupted_in
 from nanwatch import NanProbe
 
 REQUESTS = 300
 GOAL_MILLISECONDS = AtMost(20)
-_COUNTER = re.compile(rb"^corrupted_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
 
 def main() -> None:
     """Print the table."""
-    with scratch_journal() as journal, NanProbe() as probe, _sidecar(str(journal)) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        delays = [_milliseconds_until_visible(probe, connection, n) for n in range(1, REQUESTS + 1)]
-        scrapes = [_timed_scrape(connection) for _ in range(100)]
+    with scratch_journal() as journal, NanProbe() as probe, SidecarProcess(journal) as sidecar:
+        delays = [_milliseconds_until_visible(probe, sidecar, n) for n in range(1, REQUESTS + 1)]
+        scrapes = [sidecar.scrape()[0] for _ in range(100)]
     cut = statistics.quantiles(delays, n=100)
     lines = [
         Line("p50", Spread(cut[49], *_around(delays)), GOAL_MILLISECONDS),
@@ -45,41 +38,15 @@ def _around(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def _milliseconds_until_visible(probe: NanProbe, connection: http.client.HTTPConnection, n: int) -> float:
+def _milliseconds_until_visible(probe: NanProbe, sidecar: SidecarProcess, n: int) -> float:
     bad = torch.full((1, 32), float("nan"))
     start = time.perf_counter()
     probe.observe(bad, [f"request-{n}"])
-    while _counted(connection) < n:
+    while corrupted_in(sidecar.scrape()[1]) < n:
         pass
     taken = time.perf_counter() - start
     time.sleep(0.01)
     return taken * 1e3
-
-
-def _counted(connection: http.client.HTTPConnection) -> float:
-    connection.request("GET", "/metrics")
-    found = _COUNTER.search(connection.getresponse().read())
-    return float(found[1]) if found else 0.0
-
-
-def _timed_scrape(connection: http.client.HTTPConnection) -> float:
-    start = time.perf_counter()
-    _counted(connection)
-    return (time.perf_counter() - start) * 1e3
-
-
-@contextmanager
-def _sidecar(journal: str) -> Iterator[int]:
-    """Run a sidecar on a free port, and end it."""
-    command = [sys.executable, "-m", "nanwatch_sidecar", "--listen", "127.0.0.1:0", "--journal", journal]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:  # noqa: S603
-        assert process.stderr is not None  # noqa: S101  for the type checker
-        try:
-            yield next(
-                int(found[1]) for line in process.stderr if (found := re.search(r"127\.0\.0\.1:(\d+)", line))
-            )
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":

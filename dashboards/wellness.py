@@ -107,6 +107,7 @@ def is_nanwatch_well() -> list[Json]:
                 ],
                 unit="s",
                 empty="no request was corrupted",
+                width=6,
             ),
             timeseries(
                 "Journal errors per second",
@@ -127,6 +128,7 @@ def is_nanwatch_well() -> list[Json]:
                 ],
                 unit="suffix: /s",
                 empty=NO_SOURCE,
+                width=6,
             ),
             timeseries(
                 "Sidecars, by version",
@@ -134,6 +136,16 @@ def is_nanwatch_well() -> list[Json]:
                 [target("count by (version) (nanwatch_build_info)", "{{version}}")],
                 unit="short",
                 empty=NO_SIDECAR,
+                width=6,
+            ),
+            timeseries(
+                "Drills",
+                "Requests that `nanwatch drill` planted, so that somebody sees the alert arrive. They never "
+                "happened, and are in no other panel.",
+                [target(f"sum by ({REPLICA}) ({chosen('nanwatch_drill_requests_total')})", REPLICA_LEGEND)],
+                unit="short",
+                empty=NO_SOURCE,
+                width=6,
             ),
         ],
     )

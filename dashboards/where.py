@@ -105,6 +105,20 @@ def where() -> list[Json]:
                 empty="no NaN in this range",
             ),
             timeseries(
+                "Rows with +inf, or with nothing but -inf, per second",
+                "They make no corrupted request. +inf is an overflow, often the step before NaN; a row of "
+                "nothing but -inf leaves a sampler no token to take, and its softmax is NaN.",
+                [
+                    target(per_second("nanwatch_posinf_rows_total", "model_name"), "{{model_name}} +inf"),
+                    target(
+                        per_second("nanwatch_fully_masked_rows_total", "model_name"),
+                        "{{model_name}} nothing but -inf",
+                    ),
+                ],
+                unit="suffix: rows/s",
+                empty=NO_SOURCE,
+            ),
+            timeseries(
                 "XID errors of watched GPUs",
                 "The last XID error that the driver reported for each GPU (0: none), from DCGM's exporter. "
                 "One that begins with the corruption points to the GPU.",

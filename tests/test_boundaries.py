@@ -14,6 +14,8 @@ SIDECAR = ROOT / "sidecar" / "nanwatch_sidecar"
 
 # Only these files know the engine or framework of their name.
 ENGINES = {"huggingface": {"transformers", "tokenizers"}, "vllm": {"vllm"}}
+# Only these are written for a GPU; what imports them can do without.
+KERNELS = {"kernels.py", "row_kernel.py"}
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -51,7 +53,9 @@ SIDECAR_FILES = sorted(SIDECAR.rglob("*.py"))
 def test_in_the_engine_only_the_standard_library_and_torch_are_imported(file: Path) -> None:
     engine = next((needs for name, needs in ENGINES.items() if name in file.parts), set())
     demo = {"transformers", "tokenizers"} if "demo" in file.parts else set()
-    assert third_party(file) <= {"torch"} | engine | demo
+    plugin = {"pytest"} if file == HOOKS / "pytest_plugin.py" else set()
+    kernels = {"triton"} if file.name in KERNELS else set()
+    assert third_party(file) <= {"torch"} | engine | demo | plugin | kernels
 
 
 @pytest.mark.parametrize("file", HOOK_FILES, ids=ids(HOOK_FILES))
@@ -84,6 +88,11 @@ def test_importing_nanwatch_imports_no_torch() -> None:
     assert (
         run("import sys, nanwatch, nanwatch.settings, nanwatch.cli; print('torch' in sys.modules)") == "False"
     )
+
+
+def test_looking_at_logits_on_the_cpu_imports_no_triton() -> None:
+    code = "import sys, torch, nanwatch; nanwatch.inspect_rows(torch.zeros(2, 3)); "
+    assert run(code + "print('nanwatch.kernels' in sys.modules)") == "False"
 
 
 def test_public_names_are_there_and_resolve() -> None:

@@ -11,12 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attach import watch_engines as watch_engines
     from .attribution import nans_to_dict as nans_to_dict
     from .counting import count_nans_per_row as count_nans_per_row
     from .engines.huggingface.generate import watch_generate as watch_generate
     from .engines.module import watch as watch
     from .failfast import NanLogitsError as NanLogitsError
     from .failfast import raise_if_nan_logits as raise_if_nan_logits
+    from .inspection import RowCounts as RowCounts
+    from .inspection import inspect_rows as inspect_rows
     from .observation import Observation as Observation
     from .probe import NanProbe as NanProbe
     from .request_scope import request_ids as request_ids
@@ -27,11 +30,14 @@ _HOMES = {
     "NanLogitsError": "failfast",
     "NanProbe": "probe",
     "Observation": "observation",
+    "RowCounts": "inspection",
     "count_nans_per_row": "counting",
+    "inspect_rows": "inspection",
     "nans_to_dict": "attribution",
     "raise_if_nan_logits": "failfast",
     "request_ids": "request_scope",
     "watch": "engines.module",
+    "watch_engines": "attach",
     "watch_generate": "engines.huggingface.generate",
 }
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604  the names are strings

@@ -5,6 +5,7 @@ Without more, row i belongs to request i. `row_ends` [Q] are cumulative ends, fo
 several rows; `row_owner` [R] names each row's request. What belongs to nobody is padding.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,18 @@ class Layout:
         if self.row_ends is not None:
             return self.row_ends[-1] if self.row_ends else 0
         return len(self.request_ids)
+
+    def owned_among(self, marks: bytes) -> int:
+        """Return how many of the rows that `marks` [R] int32 marks are not padding; b"": none is marked.
+
+        marks=[1, 0, 2, 1], row_ends=[1, 3]: rows 0 and 2; row 3 is padding.
+        """
+        if not any(marks):
+            return 0
+        rows = [row for row, mark in enumerate(array("i", marks)) if mark]
+        if self.request_ids is None:
+            return len(rows)
+        return sum(self.owner_of(row) != PADDING for row in rows)
 
     def phase_of(self, request: int) -> str:
         """Return the phase that request index `request` is in."""

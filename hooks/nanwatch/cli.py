@@ -13,6 +13,7 @@ _COMMANDS = {
     "run": ("nanwatch.run", "run a program with nanwatch switched on, and end it when it must end"),
     "sidecar": ("nanwatch_sidecar.server", "serve the journal's counters on /metrics"),
     "status": ("nanwatch.status", "print the journal's path, sources and totals"),
+    "drill": ("nanwatch.drill", "plant a corrupted request that never happened, to see the alert arrive"),
     "demo": ("nanwatch.demo", "watch a real model go bad, and nanwatch say so"),
 }
 _EXTRA_OF = {"sidecar": "sidecar", "demo": "demo,sidecar"}

@@ -8,7 +8,8 @@ A screen cannot miss a NaN. It can raise a false alarm (+inf and -inf in one row
 which costs time and never a wrong number, since every suspect is counted exactly.
 The suspects are counted in blocks, so that a step of nothing but NaNs stays bounded in memory too.
 
-On any other device nothing may wait for a result, so nothing may look at a screen: all rows are counted.
+On any other device nothing may wait for a result, so nothing may look at a screen: all rows are counted,
+on a GPU by a kernel of our own (kernels.py).
 
     R = rows (all dimensions but the last), V = vocabulary, S = suspects, D = dimensions before V
 """
@@ -30,13 +31,13 @@ BLOCK_VALUES = 1 << 19
 _SUMMABLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 # In these torch tells NaN from number, each by its own bit patterns, but cannot sum. Older torch lacks some.
-_FLOAT8 = frozenset(
+FLOAT8 = frozenset(
     getattr(torch, name)
     for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
     if hasattr(torch, name)
 )
 
-# Subclasses may be distributed, fake or nested, and mean something else by indexing: they are counted whole.
+# Of other types the values are counted whole.
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -56,13 +57,13 @@ def count_nans_per_row(logits: Tensor) -> Tensor:
         TypeError: the logits are not a tensor of one of these dtypes.
         ValueError: the logits have no dimension.
     """
-    _refuse_what_has_no_rows_of_floats(logits)
-    if not logits.is_cpu or type(logits) not in _PLAIN_TYPES:
-        return _count(logits)
+    check_logits(logits)
+    if not logits.is_cpu or not is_plain(logits):
+        return _count_elsewhere(logits)
     if logits.requires_grad:
         logits = logits.detach()
-    if logits.dtype in _FLOAT8:
-        return _count_suspects(logits, _all_rows(logits))
+    if logits.dtype in FLOAT8:
+        return _count_suspects(logits, all_rows(logits))
     screen = logits.sum(-1)
     if math.isnan(screen.sum().item()):
         return _count_suspects(logits, screen.isnan())
@@ -70,11 +71,17 @@ def count_nans_per_row(logits: Tensor) -> Tensor:
     return torch.zeros_like(screen, dtype=torch.int32)
 
 
-def _refuse_what_has_no_rows_of_floats(logits: object) -> None:
+def is_plain(logits: Tensor) -> bool:
+    """Whether indexing these logits means what it says: subclasses may be distributed, fake or nested."""
+    return type(logits) in _PLAIN_TYPES
+
+
+def check_logits(logits: object) -> None:
+    """Raise TypeError or ValueError for what has no rows of floats; count_nans_per_row says which."""
     if not isinstance(logits, Tensor):
         raise TypeError(f"logits must be a tensor, got {type(logits).__name__}")
-    if logits.dtype not in _SUMMABLE and logits.dtype not in _FLOAT8:
-        expected = ", ".join(sorted(str(dtype) for dtype in _SUMMABLE | _FLOAT8))
+    if logits.dtype not in _SUMMABLE and logits.dtype not in FLOAT8:
+        expected = ", ".join(sorted(str(dtype) for dtype in _SUMMABLE | FLOAT8))
         raise TypeError(f"logits must have one of the dtypes {expected}, got {logits.dtype}")
     if logits.dim() == 0:
         raise ValueError("logits must have the shape [..., V], got a 0-d tensor")
@@ -85,7 +92,18 @@ def _count(logits: Tensor) -> Tensor:
     return torch.isnan(logits).sum(-1, dtype=torch.int32)
 
 
-def _all_rows(logits: Tensor) -> Tensor:
+def _count_elsewhere(logits: Tensor) -> Tensor:
+    """Count on a GPU, by the kernel that reads the logits once where it can be had; or anywhere else."""
+    from .inspection import kernel_for
+
+    kernel = kernel_for(logits)
+    rows = kernel.rows_of(logits) if kernel is not None else None
+    if kernel is None or rows is None:
+        return _count(logits)
+    return kernel.inspect(rows)[0].reshape(logits.shape[:-1])
+
+
+def all_rows(logits: Tensor) -> Tensor:
     """Suspect every row of [..., V]."""
     return torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
 
@@ -93,9 +111,14 @@ def _all_rows(logits: Tensor) -> Tensor:
 def _count_suspects(logits: Tensor, suspects: Tensor) -> Tensor:
     """Count the rows of [..., V] that `suspects` [...] marks; the others are 0."""
     counts = torch.zeros_like(suspects, dtype=torch.int32)
-    for index in _blocks(suspects, rows_per_block=max(1, BLOCK_VALUES // max(1, logits.shape[-1]))):
+    for index in blocks_of(logits, suspects):
         counts[index] = _count(logits[index])
     return counts
+
+
+def blocks_of(logits: Tensor, suspects: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Index the rows of [..., V] that `suspects` [...] marks, a few at a time: their mask stays small."""
+    return _blocks(suspects, rows_per_block=max(1, BLOCK_VALUES // max(1, logits.shape[-1])))
 
 
 def _blocks(suspects: Tensor, rows_per_block: int) -> Iterator[tuple[Tensor, ...]]:

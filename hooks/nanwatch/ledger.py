@@ -58,6 +58,8 @@ class Ledger:
         self.totals.steps += 1
         self.totals.rows += step.layout.owned_rows()
         self.last_step_seconds = step.wall_seconds
+        self.totals.posinf_rows += step.layout.owned_among(step.posinf)
+        self.totals.fully_masked_rows += step.layout.owned_among(step.masked)
         if charges is None:
             return Changes()
         self._count_rows(charges)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from .attribution import Layout, attribute, charges_to_dict
 from .failfast import raise_if_nan_logits
-from .readback import Counts, counts_of, is_clean
+from .findings import CLEAN, add_up, counts_of, is_clean
+from .readback import Counts
 
 _POLL_SECONDS = 0.0002
 
@@ -27,7 +28,9 @@ class Step:
     owners: Counts | None = None  # request index + 1 per row, where only the device knows
     dropped: str | None = None  # why nobody looks at it
     ticket: int = 0  # its place in the order of observe and finish
-    counts: bytes | None = None  # [R] int32, once landed
+    counts: bytes | None = None  # NaNs per row [R] int32, once landed
+    posinf: bytes = CLEAN  # +inf per row [R] int32
+    masked: bytes = CLEAN  # 1 for each row of nothing but -inf [R] int32
 
     def land(self, lock: Lock) -> bool:
         """Take the counts if they are there. The watcher and a waiting caller may both ask."""
@@ -43,9 +46,24 @@ class Step:
             return False
         if self.owners is not None:
             self._take_owners(self.owners)
-        self.counts = self.pending.take()
+            self.owners = None
+        shape = self.pending.shape  # before it is given back: the engine's thread uses slots again at once
+        self.counts, self.posinf, self.masked = add_up(self.pending.take(), shape)
         self.pending = None
         return True
+
+    def lose(self) -> None:
+        """Give up on counts that did not come; their slots are used again once they have come after all."""
+        for copy in (self.pending, self.owners):
+            if copy is not None:
+                copy.abandon()
+        self.dropped, self.pending, self.owners = "lost", None, None
+
+    def wait_for_device(self) -> None:
+        """Sleep until the device is through with the counts, where it can tell; raises what it raises."""
+        pending = self.pending  # read once: the watcher may take it at any moment
+        if pending is not None:
+            pending.wait()
 
     def _take_owners(self, owners: Counts) -> None:
         layout = replace(self.layout, row_owner=[owner - 1 for owner in counts_of(owners.take())])
@@ -143,6 +161,18 @@ class Observation:
         if self.done() and (self._step is None or self._step.counts is None or is_clean(self._step.counts)):
             return {}
         return {name: values for name, values in self.counts_by_request(timeout).items() if values}
+
+    def wait_for_device(self) -> None:
+        """Sleep until the device is through with this step, where there is an event to sleep on; no bound.
+
+        Only for the engine's own thread under fail-fast, which would wait for its device next all the same.
+        After a device assert the wait only raises; what landed before is looked at in host memory.
+        """
+        try:
+            if self._step is not None:
+                self._step.wait_for_device()
+        except Exception as error:  # noqa: BLE001  whatever became of the device
+            logger.error("the device failed while its counts were waited for: %s", error)  # noqa: TRY400
 
     def unattributed_nan_rows(self) -> int:
         """Return how many landed rows with a NaN belong to requests that nobody named."""

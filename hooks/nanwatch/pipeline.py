@@ -10,10 +10,10 @@ from collections import deque
 from queue import Full, Queue
 
 from .attribution import charges_to_dict
+from .findings import is_clean
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .observation import Step
-from .readback import is_clean
 from .recorder import Recorder
 from .watcher import Contained, Finish, Landed, Told, Watcher
 

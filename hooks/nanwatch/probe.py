@@ -5,6 +5,7 @@
 happens on the threads of pipeline.py.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,25 +16,23 @@ import torch
 from torch import Tensor
 
 from . import identity, lifecycle
+from .arguments import Layouts, Phase, Rows, on_device
 from .attribution import Layout, check_texts
-from .counting import count_nans_per_row
-from .integers import Rows, as_integers
+from .counting import check_logits
+from .inspection import RowCounts
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
 from .journal.totals import DROP_REASONS, contained_cells
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .lifetimes import Lifetimes
+from .looking import CAPTURE, Sight
 from .observation import Observation, Step
-from .own_ids import OwnIds
 from .pipeline import Pipeline
-from .readback import CLEAN, SlotPool, bytes_of, is_clean
 from .settings import OnNan
 from .stop import raise_if_corrupted, settings_of_engine
 
 CLOSE_SECONDS = 2.0
-
-Phase = str | Sequence[str]
 
 _NOT_A_STEP = Observation(None, None)
 
@@ -48,17 +47,20 @@ class NanProbe:
         replica: label; NANWATCH_REPLICA goes before it, "0" where neither is given.
         life: one string on all ranks of one engine start; by default torchrun's run, or this process.
         queue: gets the per-request dict of every step, {"a": 0, "b": 5}; a full one is counted.
-        device: where the model runs, for the GPU's UUID; by default the current GPU, if one is in use.
+        device: where the model runs; by default the current GPU, if one is in use. A GPU named here gets
+            its slots and its kernel now, which waits for it; else its first step does that.
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
             requests are not summed. It never raises either.
-        raises_later: under fail-fast the caller of `observe` raises itself: stop.raise_if_corrupted.
+        raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
+            it: stop.raise_if_corrupted(observation).
         client_id: turns an engine's request id into what the client calls it, which is shown.
         can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or cannot be had. Any
-            other variable that is not understood is one line in the log, and the probe is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or asks for an abort that
+            cannot be had. Any other variable that is not understood is one line in the log, and the probe
+            is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -77,8 +79,10 @@ class NanProbe:
         client_id: Callable[[str], str] | None = None,
         can_abort: bool = False,
     ) -> None:
-        texts = (model_name, runtime, engine, replica, life, rank)
-        check_texts([text for text in texts if text is not None], "labels and lives")
+        check_texts(
+            [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
+            "labels and lives",
+        )
         self._beginning = threading.Lock()
         self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False
@@ -94,18 +98,15 @@ class NanProbe:
             rank=identity.rank() if rank is None else rank,
             uuid=identity.gpu_uuid(device) if self._active else "",
         )
-        self._ids = OwnIds()
-        self._slots: SlotPool | None = None
+        self._layouts = Layouts()
+        self._sight = Sight(events=self._fail_fast)
         self._pipeline: Pipeline | None = None
         pipeline = self._running()
         if pipeline is not None:
             pipeline.write_first_line()
             lifecycle.remember(self)
-
-    @property
-    def aborts(self) -> bool:
-        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
-        return self._settings.on_nan is OnNan.ABORT
+            if device is not None:
+                self._sight.prepare(torch.device(device))
 
     def observe(
         self,
@@ -136,19 +137,23 @@ class NanProbe:
         """
         if logits is None or not self._active:
             return _NOT_A_STEP
-        counts = count_nans_per_row(logits)
-        return self.observe_counts(counts, request_ids, row_ends=row_ends, row_owner=row_owner, phase=phase)
+        check_logits(logits)
+        step = self._step(math.prod(logits.shape[:-1]), request_ids, row_ends, row_owner, phase)
+        self._sight.look(step, logits, on_device(row_owner))
+        return self._hand_over(step)
 
     def observe_counts(
         self,
-        counts: Tensor | None,
+        counts: Tensor | RowCounts | None,
         request_ids: Sequence[str] | None,
         *,
         row_ends: Rows | Tensor | None = None,
         row_owner: Rows | Tensor | None = None,
         phase: Phase = "decode",
     ) -> Observation:
-        """Take counts [R] int32 that were made elsewhere, for instance inside a CUDA graph.
+        """Take counts [R] int32 that were made elsewhere, for instance inside a CUDA graph, after its replay.
+
+        What inspect_rows returned is taken too, and shows +inf and fully masked rows as well.
 
         Raises:
             ValueError, TypeError, NanLogitsError: as `observe`; TypeError too for counts of
@@ -156,20 +161,22 @@ class NanProbe:
         """
         if counts is None or not self._active:
             return _NOT_A_STEP
-        step = self._step(counts, request_ids, row_ends, row_owner, phase)
-        pipeline = self._pipeline or self._running()
-        if pipeline is None:
-            return _NOT_A_STEP
-        pipeline.send_step(step)
-        observation = Observation(step, pipeline, fail_fast=self._fail_fast)
-        if self._fail_fast and not self._raises_later:
-            raise_if_corrupted(observation)
-        return observation
+        nans = counts.nan if isinstance(counts, RowCounts) else counts
+        if nans.dtype is not torch.int32:
+            raise TypeError(f"counts are int32, found {nans.dtype}")
+        step = self._step(nans.numel(), request_ids, row_ends, row_owner, phase)
+        self._sight.take(step, counts, on_device(row_owner))
+        return self._hand_over(step)
 
     @property
     def fail_fast(self) -> bool:
         """Whether a corrupted request raises."""
         return self._active and self._fail_fast
+
+    @property
+    def aborts(self) -> bool:
+        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
+        return self._settings.on_nan is OnNan.ABORT
 
     def start(self) -> None:
         """Start the heartbeat before the first step: an idle engine is watched too. No fork may follow."""
@@ -192,8 +199,10 @@ class NanProbe:
     def count_contained(self, **cells: int) -> None:
         """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
 
-        By how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back from reuse are
-        `quarantined_blocks`, then `released_blocks`; those that are cleaned at once are neither.
+        Args:
+            cells: by how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back
+                from reuse are `quarantined_blocks`, and `released_blocks` when they are given back; those
+                that are cleaned at once are neither.
 
         Raises:
             ValueError: a cell that the journal does not know, or one that would fall.
@@ -234,7 +243,7 @@ class NanProbe:
         """In a forked child: threads, locks and files stayed behind; the next step makes new ones."""
         self._beginning = threading.Lock()
         self._pipeline = None
-        self._slots = None
+        self._sight.forget()
 
     def __enter__(self) -> Self:
         return self
@@ -244,58 +253,29 @@ class NanProbe:
 
     def _step(
         self,
-        counts: Tensor,
+        rows: int,
         request_ids: Sequence[str] | None,
         row_ends: Rows | Tensor | None,
         row_owner: Rows | Tensor | None,
         phase: Phase,
     ) -> Step:
-        """Check what the caller said, and start the way of the counts to the host."""
-        if counts.dtype is not torch.int32:
-            raise TypeError(f"counts are int32, found {counts.dtype}")
-        counts = counts.reshape(-1).contiguous()
-        ids = None if request_ids is None else self._ids.of(request_ids)
-        phase = phase if isinstance(phase, str) else tuple(phase)
-        if isinstance(row_owner, Tensor) and row_owner.device.type != "cpu":
-            return self._step_with_owners(counts, Layout(counts.numel(), ids, phase=phase), row_owner)
-        layout = Layout(
-            rows=counts.numel(),
-            request_ids=ids,
-            row_ends=as_integers(row_ends, "row_ends"),
-            row_owner=as_integers(row_owner, "row_owner"),
-            phase=phase,
-        )
-        layout.check()
-        return self._send(Step(layout, time.monotonic_ns(), time.time(), None), counts)
+        """Check what the caller said, before anything is begun."""
+        layout = self._layouts.layout(rows, request_ids, row_ends, row_owner, phase)
+        return Step(layout, time.monotonic_ns(), time.time(), None)
 
-    def _step_with_owners(self, counts: Tensor, layout: Layout, row_owner: Tensor) -> Step:
-        """As `_step`, where only the device knows the owners: they are checked when they have landed."""
-        if row_owner.numel() != layout.rows:
-            raise ValueError(f"{row_owner.numel()} row owners for {layout.rows} logits rows")
-        step = Step(layout, time.monotonic_ns(), time.time(), None)
-        owners = self._slots_for(counts).send(row_owner.reshape(-1) + 1)  # + 1: -1 means "not landed"
-        if isinstance(owners, str):
-            step.dropped = owners
-            return step
-        step.owners = owners
-        return self._send(step, counts)
-
-    def _send(self, step: Step, counts: Tensor) -> Step:
-        if counts.device.type == "cpu":
-            found = bytes_of(counts)
-            step.counts = CLEAN if is_clean(found) else found  # let go at once, still warm in the cache
-            return step
-        sent = self._slots_for(counts).send(counts)
-        if isinstance(sent, str):
-            step.dropped = sent
-        else:
-            step.pending = sent
-        return step
-
-    def _slots_for(self, counts: Tensor) -> SlotPool:
-        if self._slots is None:
-            self._slots = SlotPool(pinned=counts.device.type == "cuda")
-        return self._slots
+    def _hand_over(self, step: Step) -> Observation:
+        ids = step.layout.request_ids
+        if step.dropped == CAPTURE and ids is not None and not ids:
+            # An engine that records its graphs serves nobody yet: nothing is missed, so nothing is counted.
+            return Observation(step, None)
+        pipeline = self._pipeline or self._running()
+        if pipeline is None:
+            return _NOT_A_STEP
+        pipeline.send_step(step)
+        observation = Observation(step, pipeline, fail_fast=self._fail_fast)
+        if self._fail_fast and not self._raises_later:
+            raise_if_corrupted(observation)
+        return observation
 
     def _running(self) -> Pipeline | None:
         """Return what is behind this probe, made where it is not there yet; None if it is switched off."""

@@ -48,7 +48,7 @@ def _lines_of(source: Source) -> Iterable[str]:
     labels, totals = source.labels, source.totals
     where = f"host {_plain(labels.host)} rank {_plain(labels.rank)} {_plain(labels.uuid)}".rstrip()
     pid = f", pid {source.start.pid}" if source.start else ""
-    life = "active" if source.active else "ended "
+    life = "active" if source.active else "blind " if source.blind and source.held else "ended "
     yield (
         f"  {life}  {_plain(labels.model_name)} engine {_plain(labels.engine)} "
         f"({_plain(labels.runtime)}) replica {_plain(labels.replica)}, {where}{pid}"
@@ -58,6 +58,8 @@ def _lines_of(source: Source) -> Iterable[str]:
         f"corrupted {totals.corrupted_requests}  NaN rows {totals.nan_rows}  "
         f"unattributed {totals.unattributed_nan_rows}  dropped {sum(totals.dropped_steps.values())}"
     )
+    if source.blind:
+        yield f"          {_plain(source.blind)}"
     for request in list(source.corrupted.values())[-NEWEST:]:
         at = time.strftime("%H:%M:%S", time.localtime(request.first_seen_seconds))
         yield (

@@ -64,6 +64,7 @@ def raise_if_corrupted(observation: Observation) -> None:
     Raises:
         NanLogitsError: names every corrupted request of the step.
     """
+    observation.wait_for_device()
     try:
         found = observation.counts_by_request(LANDING_SECONDS)
     except TimeoutError:

@@ -12,8 +12,8 @@ from threading import Event, Lock
 from typing import NamedTuple
 
 from .attribution import Charges, attribute
+from .findings import counts_of, is_clean
 from .observation import Step
-from .readback import counts_of, is_clean
 
 POLL_SECONDS = 0.002
 PARK_AFTER_SECONDS = 0.1
@@ -120,7 +120,7 @@ class Watcher:
         if self._clock_ns() - head.observed_ns < LOST_SECONDS * 1e9:
             return False
         with self._landing:
-            head.dropped, head.pending = "lost", None  # its slot is not used again: the copy may yet come
+            head.lose()
         return True
 
     def _read(self, step: Step) -> Landed:

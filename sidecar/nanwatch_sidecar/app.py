@@ -7,10 +7,11 @@ folder that hangs makes an answer old, never late, and /healthz not even that.
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from itertools import starmap
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import disable_created_metrics
 from prometheus_client.registry import CollectorRegistry
 
@@ -103,20 +104,30 @@ def _add_health(app: FastAPI, settings: Settings, view: JournalView) -> None:
 
 
 def _add_requests(app: FastAPI, view: JournalView) -> None:
-    @app.get("/v1/corrupted-requests", responses=_BAD_REQUEST, summary="The newest corrupted requests")
+    @app.get(
+        "/v1/corrupted-requests",
+        response_model=models.CorruptedRequests,
+        responses=_BAD_REQUEST,
+        summary="The newest corrupted requests",
+    )
     def corrupted_requests(
         since: Annotated[str | None, Query(description="Unix seconds, or an instant by RFC 3339.")] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
         model_name: Annotated[str | None, Query(description="Only this model's.")] = None,
         all_ranks: Annotated[bool, Query(description="Also what ranks saw that only annotate.")] = False,  # noqa: FBT002  a query parameter
-    ) -> models.CorruptedRequests:
+    ) -> Response:
         earliest = _since(since)
         view.refresh()
         with view.lock:
             newest = models.newest_requests(
-                view.sources, since=earliest, limit=limit, model_name=model_name, all_ranks=all_ranks
+                (*view.sources, *view.drills),
+                since=earliest,
+                limit=limit,
+                model_name=model_name,
+                all_ranks=all_ranks,
             )
-        return models.CorruptedRequests(corrupted_requests=newest)
+        pieces = models.CorruptedRequests.written(starmap(models.described, newest))
+        return StreamingResponse(pieces, media_type="application/json")
 
 
 def _both(model: type[Any]) -> dict[int | str, dict[str, Any]]:

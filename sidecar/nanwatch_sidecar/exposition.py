@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from .encoding import encode
+
+_OPENMETRICS = "application/openmetrics-text"
+_RENAMING = ("escaping=dots", "escaping=values")  # here even names like ours are written in another way
 _QUICK = 1  # gzip level: a tenth of the size at once beats a twelfth later
 
 
@@ -22,9 +26,12 @@ def render(
     registry: CollectorRegistry, accept: str, accept_encoding: str, names: Sequence[str] = ()
 ) -> Scrape:
     """Render what the registry holds, restricted to samples of `names` where there are any."""
-    encode, content_type = _encoder(accept)
+    written_by_library, content_type = _encoder(accept)
     chosen: Collector = registry.restricted_registry(names) if names else registry
-    body = encode(chosen)
+    if content_type.endswith(_RENAMING):
+        body = written_by_library(chosen)
+    else:
+        body = encode(chosen, openmetrics=content_type.startswith(_OPENMETRICS))
     headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
     if gzip_accepted(accept_encoding):
         body = gzip.compress(body, _QUICK)

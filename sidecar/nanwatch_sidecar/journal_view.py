@@ -42,8 +42,13 @@ class JournalView:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Every source seen so far."""
+        """Every source seen so far; drills left out."""
         return self._reader.sources
+
+    @property
+    def drills(self) -> tuple[Source, ...]:
+        """What `nanwatch drill` wrote, to be shown as nothing but a drill."""
+        return self._reader.drills
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -40,6 +40,14 @@ WHERE = {
         "nanwatch_unattributed_nan_rows_total",
         "Rows that held a NaN and could not be charged to a request.",
     ),
+    "posinf_rows": (
+        "nanwatch_posinf_rows_total",
+        "Logits rows of requests that held +inf: often the step before NaN; they make no corrupted request.",
+    ),
+    "fully_masked_rows": (
+        "nanwatch_fully_masked_rows_total",
+        "Logits rows of requests that were -inf from end to end, of which a sampler makes NaN.",
+    ),
     "journal_errors": (
         "nanwatch_journal_errors_total",
         "Writes to the journal that failed; what they held is kept in memory and written later.",
@@ -67,14 +75,14 @@ class NanwatchCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without samples: their names, for `name[]`."""
-        return self._families((), 0.0)
+        return self._families((), (), 0.0)
 
     def collect(self) -> Iterable[Metric]:
         """Return every family with its samples."""
         with self._view.lock:
-            return self._families(self._view.sources, self._view.now())
+            return self._families(self._view.sources, self._view.drills, self._view.now())
 
-    def _families(self, sources: Iterable[Source], now: float) -> list[Metric]:
+    def _families(self, sources: Iterable[Source], drills: Iterable[Source], now: float) -> list[Metric]:
         by_replica, by_source = grouped(sources, replica_labels), grouped(sources, source_labels)
         remembered = [s for s in sources if s.dead_seconds(now) <= FORGET_DEAD_AFTER_SECONDS]
         return [
@@ -90,6 +98,7 @@ class NanwatchCollector(Collector):
             _fail_fast_trips(by_replica),
             _aborted_requests(by_replica),
             _rank_disagreements(by_replica, self._view.disagreements.counts),
+            _drills(by_replica, grouped(drills, replica_labels)),
             _journal_problems(self._view.problems),
             _build_info(self._version),
         ]
@@ -153,7 +162,7 @@ def _dropped_steps(by_source: Groups) -> Metric:
 def _liveness(by_source: Groups) -> tuple[Metric, Metric]:
     active = GaugeMetricFamily(
         "nanwatch_hook_active",
-        "1 while the source's process lives and wrote to its journal within 10 seconds.",
+        "1 while the source's process lives, looks at its engine and wrote to its journal within 10 seconds.",
         labels=SOURCE_LABELS,
     )
     last_step = GaugeMetricFamily(
@@ -255,6 +264,20 @@ def _rank_disagreements(by_replica: Groups, counts: Mapping[LabelValues, int]) -
     )
     for labels in by_replica:
         family.add_metric(labels, counts.get(labels, 0))
+    return family
+
+
+def _drills(by_replica: Groups, drills: Groups) -> Metric:
+    """Return what was planted: at 0 for each replica, so that increase() sees a first drill too."""
+    family = CounterMetricFamily(
+        "nanwatch_drill_requests_total",
+        "Corrupted requests that `nanwatch drill` planted to try the alert; they never happened.",
+        labels=(*REPLICA_LABELS, "drill"),
+    )
+    for labels in sorted({*by_replica, *drills}):
+        planted = drills.get(labels, [])
+        total = sum(source.corrupted_requests for source in planted)
+        family.add_metric((*labels, "1"), total, exemplar=newest_exemplar(planted))
     return family
 
 

@@ -1,9 +1,10 @@
 """What /v1/corrupted-requests answers, as OpenAPI describes it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
+from itertools import islice
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -15,6 +16,7 @@ from .labels import grouped, replica_labels
 from .text import valid_text
 
 _UNIX_SECONDS = re.compile(r"\d{1,12}(\.\d*)?", re.ASCII)
+REQUESTS_A_PIECE = 200
 _LATEST_SECONDS = 253_402_300_799.0  # the last second of the year 9999
 
 
@@ -41,7 +43,8 @@ class CorruptedRequestOut(BaseModel):
     nan_values: Annotated[int, Field(description="NaN values so far.")]
     nan_rows: Annotated[int, Field(description="Logits rows with a NaN so far.")]
     finished: Annotated[bool, Field(description="The engine is done with it, or that start of it has ended.")]
-    counted: Annotated[bool, Field(description="False: a rank that only annotates saw it.")]
+    counted: Annotated[bool, Field(description="False: a rank that only annotates saw it, or it is a drill.")]
+    drill: Annotated[bool, Field(description="True: `nanwatch drill` planted it; it never happened.")]
     ranks: Annotated[int, Field(description="How many ranks of the replica saw it; 1 where only one looks.")]
 
 
@@ -49,6 +52,17 @@ class CorruptedRequests(BaseModel):
     """The newest corrupted requests. The list is bounded, the counters on /metrics are not."""
 
     corrupted_requests: Annotated[list[CorruptedRequestOut], Field(description="Newest first.")]
+
+    @classmethod
+    def written(cls, requests: Iterable[CorruptedRequestOut]) -> Iterator[str]:
+        """Yield the answer as JSON, piece by piece: 10,000 requests at once would take 22 MB, for good."""
+        yield '{"corrupted_requests":['
+        between = ""
+        remaining = iter(requests)
+        while piece := [request.model_dump_json() for request in islice(remaining, REQUESTS_A_PIECE)]:
+            yield between + ",".join(piece)
+            between = ","
+        yield "]}"
 
 
 class ErrorOut(BaseModel):
@@ -59,8 +73,11 @@ class ErrorOut(BaseModel):
 
 def newest_requests(
     sources: Sequence[Source], *, since: float | None, limit: int, model_name: str | None, all_ranks: bool
-) -> list[CorruptedRequestOut]:
-    """Return the newest corrupted requests, newest first, each once unless `all_ranks`."""
+) -> list[tuple[CorruptedRequest, Source, int]]:
+    """Return the newest corrupted requests, newest first, each once unless `all_ranks`.
+
+    With each its source, and how many ranks of the replica saw it.
+    """
     found = [
         (request, source)
         for source in sources
@@ -71,7 +88,7 @@ def newest_requests(
     newest = nlargest(limit, found, key=lambda pair: pair[0].first_seen_seconds)
     replicas = grouped(sources, replica_labels)
     return [
-        _described(request, source, ranks=_ranks_that_saw(request, replicas[replica_labels(source)]))
+        (request, source, _ranks_that_saw(request, replicas[replica_labels(source)]))
         for request, source in newest
     ]
 
@@ -95,7 +112,8 @@ def _ranks_that_saw(request: CorruptedRequest, replica: Sequence[Source]) -> int
     return sum(request.key in source.corrupted for source in replica)
 
 
-def _described(request: CorruptedRequest, source: Source, *, ranks: int) -> CorruptedRequestOut:
+def described(request: CorruptedRequest, source: Source, ranks: int) -> CorruptedRequestOut:
+    """Say what one source, and how many ranks with it, know of one request."""
     labels = source.labels
     texts = {
         "request_id": request.shown_id,
@@ -117,7 +135,8 @@ def _described(request: CorruptedRequest, source: Source, *, ranks: int) -> Corr
         nan_values=request.values,
         nan_rows=request.rows,
         finished=request.finished or not (source.held and source.is_of_current_life(request)),
-        counted=source.counting,
+        counted=source.counting and not labels.is_drill,
+        drill=labels.is_drill,
         ranks=ranks,
     )
 

@@ -58,7 +58,9 @@ def _serve_on(listener: socket.socket, settings: Settings, ending: ExitOnNan | N
     from . import http_loop
     from .app import create_app
     from .journal_view import JournalView
+    from .thrift import give_memory_back
 
+    give_memory_back()
     folder = (settings.journal or default_folder(writing=False)).absolute()
     view = JournalView(JournalReader(folder), ending.polled if ending else None)
     view.start()

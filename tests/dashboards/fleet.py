@@ -14,7 +14,7 @@ class Fleet:
     """Rank 0 of each replica counts; rank 1 only annotates."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._counting = [self._rank(replica, 0) for replica in (0, 1)]
@@ -43,7 +43,7 @@ class Fleet:
     @contextmanager
     def with_a_dead_hook(self) -> Iterator[None]:
         """Add an engine of model "skipped" that lives, and whose runner goes past the hook."""
-        engine = Engine(self._folder, model_name="skipped", host="node-3", uuid="GPU-9")
+        engine = Engine(self.folder, model_name="skipped", host="node-3", uuid="GPU-9")
         over = threading.Event()
         thread = threading.Thread(target=_beat, args=(engine, over))
         thread.start()
@@ -64,7 +64,7 @@ class Fleet:
 
     def _rank(self, replica: int, rank: int) -> Engine:
         return Engine(
-            self._folder,
+            self.folder,
             f"life-{replica}",
             counting=rank == 0,
             replica=str(replica),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dashboards import build
+from nanwatch import drill
 from tests.sidecar.running import Sidecar
 from tests.tools import Prometheus, until
 
@@ -86,7 +87,7 @@ def test_no_alert_fires_or_waits_in_health(seen: Seen) -> None:
 
 def test_corruption_reaches_the_webhook_and_says_what_to_do(seen: Seen) -> None:
     """Three requests among many are a warning, and the only one."""
-    assert seen.webhook.names() == {"NanwatchCorruptedRequests"}
+    assert seen.webhook.names() - {"NanwatchDrill"} == {"NanwatchCorruptedRequests"}
     alert = seen.webhook.alerts[0]
     labels, annotations = alert["labels"], alert["annotations"]
     assert (labels["severity"], labels["model_name"], labels["replica"]) == ("warning", "llama", "0")
@@ -134,6 +135,19 @@ def test_a_join_of_the_table_by_gpu_gives_each_rank_its_replicas_number(seen: Se
     (target,) = [target for name, target in TARGETS if name == "By GPU A"]
     found = {labels["UUID"]: value for labels, value in seen.prometheus.query(put_in(target["expr"]))}
     assert found == {"GPU-0": 3, "GPU-1": 3, "GPU-2": 0, "GPU-3": 0}
+
+
+def test_a_drill_reaches_the_webhook_and_says_that_it_is_one(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted beside the busy fleet; the real counter stays at its three."""
+    monkeypatch.setenv("NANWATCH_JOURNAL", str(seen.fleet.folder))
+    assert drill.main([]) == 0
+    until(lambda: "NanwatchDrill" in seen.webhook.names(), "the drill has reached the webhook")
+    alert = next(one for one in seen.webhook.alerts if one["labels"]["alertname"] == "NanwatchDrill")
+    assert (alert["labels"]["drill"], alert["labels"]["severity"]) == ("1", "warning")
+    assert alert["annotations"]["summary"].startswith("DRILL, nothing has happened")
+    assert seen.prometheus.value("sum(corrupted_requests_total)") == 3
 
 
 def test_a_runner_that_skips_the_hook_is_on_its_way_to_an_alert(seen: Seen) -> None:

@@ -1,5 +1,7 @@
 """Steps and finishes in, totals and corrupted requests out."""
 
+from array import array
+
 from nanwatch.attribution import Charge, Charges, Layout
 from nanwatch.ledger import Ledger
 from nanwatch.lifetimes import Lifetimes
@@ -27,6 +29,18 @@ def test_padding_is_left_out_of_rows() -> None:
     book = ledger()
     book.take(Landed(step("a", rows=8), None), 0)
     assert (book.totals.rows, book.last_step_seconds) == (1, 7.0)
+
+
+def test_rows_with_inf_are_counted_apart_padding_left_out_and_corrupt_nothing() -> None:
+    book = ledger()
+    looked_at = step("a", "b", rows=4)
+    looked_at.posinf = array("i", [7, 0, 1, 0]).tobytes()  # rows 2 and 3 are padding
+    looked_at.masked = array("i", [0, 1, 0, 1]).tobytes()
+    changes = book.take(Landed(looked_at, None), 0)
+    unnamed = Step(Layout(2, None), 0, 7.0, None, posinf=array("i", [1, 1]).tobytes())
+    book.take(Landed(unnamed, None), 0)
+    assert (book.totals.posinf_rows, book.totals.fully_masked_rows) == (3, 1)
+    assert (book.totals.corrupted_requests, book.totals.nan_rows, changes.new) == (0, 0, [])
 
 
 def test_a_corrupted_request_is_new_once_and_changes_after_that() -> None:

@@ -2,16 +2,22 @@
 
 import gc
 import weakref
+from array import array
 
 import pytest
 import torch
 
-from nanwatch.readback import Slot, SlotPool, bytes_of, counts_of, is_clean
+from nanwatch.findings import Shape, add_up, counts_of, is_clean
+from nanwatch.readback import MOST_PROGRAMS, Slot, SlotPool, bytes_of
 from tests.hooks.slow_copy import SlowCopy
 
 
 def counts(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
+
+
+def as_bytes(*values: int) -> bytes:
+    return array("i", values).tobytes()
 
 
 def sent(pool: SlotPool, values: torch.Tensor) -> Slot:
@@ -86,9 +92,9 @@ def test_more_rows_than_a_slot_holds_are_dropped_and_no_slot_is_lost() -> None:
     assert isinstance(pool.send(counts(1, 2)), Slot)
 
 
-def test_the_source_lives_until_its_slot_is_taken() -> None:
+def test_the_source_lives_until_its_slot_was_read_and_is_let_go_on_the_engines_thread() -> None:
     copy = SlowCopy()
-    pool = SlotPool(pinned=False, most_rows=8, slots=1, copy=copy)
+    pool = SlotPool(pinned=False, most_rows=8, slots=2, copy=copy)
     source = counts(1, 2)
     gone = weakref.ref(source)
     slot = sent(pool, source)
@@ -97,7 +103,70 @@ def test_the_source_lives_until_its_slot_is_taken() -> None:
     gc.collect()
     assert gone() is not None
     slot.take()
+    assert gone() is not None  # freeing device memory may make a CUDA call, and the watcher makes none
+    pool.send(counts(3))
     assert gone() is None
+
+
+def test_an_abandoned_slot_is_used_again_only_when_its_copy_has_come_after_all() -> None:
+    copy = SlowCopy()
+    pool = SlotPool(pinned=False, most_rows=8, slots=1, copy=copy)
+    sent(pool, counts(7)).abandon()
+    assert pool.send(counts(1)) == "slots"
+    copy.land()
+    again = sent(pool, counts(1, 2))
+    assert not again.landed()
+    copy.land()
+    assert counts_of(again.take()) == [1, 2]
+
+
+class Stream:
+    """Stands for a GPU's stream and the events in it: says what was put there, in order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        self.order.append("copy")
+
+    def record(self) -> None:
+        self.order.append("event")
+
+    def synchronize(self) -> None:
+        self.order.append("wait")
+
+
+def test_where_somebody_may_wait_an_event_stands_behind_the_copy() -> None:
+    stream = Stream()
+    pool = SlotPool(pinned=False, most_rows=8, slots=1, copy=stream.copy, make_event=lambda: stream)
+    slot = sent(pool, counts(1))
+    slot.wait()
+    assert stream.order == ["copy", "event", "wait"]
+
+
+def test_where_nobody_waits_there_is_no_event() -> None:
+    stream = Stream()
+    slot = sent(SlotPool(pinned=False, most_rows=8, slots=1, copy=stream.copy), counts(1))
+    slot.wait()
+    assert stream.order == ["copy"]
+
+
+def test_a_kernel_writes_straight_into_a_slot_of_several_cells_a_row() -> None:
+    pool = SlotPool(pinned=False, most_rows=8, slots=1)
+    slot = pool.slot(Shape(rows=2, parts=2, planes=3))
+    assert isinstance(slot, Slot)
+    slot.memory[:11] = torch.tensor([0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0])
+    assert not slot.landed()
+    slot.memory[11] = 1
+    assert slot.landed()
+    assert add_up(slot.take(), slot.shape) == (as_bytes(2, 0), as_bytes(0, 1), as_bytes(0, 0))
+
+
+def test_a_step_of_as_many_rows_as_a_slot_holds_fits_in_as_many_parts_as_a_kernel_asks_for() -> None:
+    pool = SlotPool(pinned=False, most_rows=8, slots=1)
+    slot = pool.slot(Shape(rows=8, parts=MOST_PROGRAMS // 8 + 1, planes=3))
+    assert isinstance(slot, Slot)
+    assert slot.shape.cells <= slot.memory.numel()
 
 
 def test_a_pool_made_inside_inference_mode_works_outside_it() -> None:

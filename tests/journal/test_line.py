@@ -148,7 +148,8 @@ def test_the_lines_by_example() -> None:
     )
     assert encode_report(ReportLine(7, 8.25, Totals(steps=3, dropped_steps={"slots": 1})), [b"1", b"2"]) == (
         b'{"kind":"report","boot_ns":7,"wall_seconds":8.25,"last_step_seconds":0.0,"totals":{"steps":3,'
-        b'"rows":0,"nan_rows":0,"nan_values":0,"padding_nan_rows":0,"unattributed_nan_rows":0,"requests":0,'
+        b'"rows":0,"nan_rows":0,"nan_values":0,"padding_nan_rows":0,"unattributed_nan_rows":0,'
+        b'"posinf_rows":0,"fully_masked_rows":0,"requests":0,'
         b'"corrupted_requests":0,"fail_fast_trips":0,"journal_errors":0,"queue_full":0,"dropped_entries":0,'
         b'"aborted_requests":0,"kv_poisoned_blocks":0,"quarantined_blocks":0,"released_blocks":0,'
         b'"dropped_steps":{"slots":1},"delay_counts":{},"delay_sum_seconds":0.0},"corrupted":[1,2]}\n'

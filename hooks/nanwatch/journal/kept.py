@@ -20,16 +20,22 @@ Key = tuple[str, str, int]  # (life, request id, n)
 
 
 class Kept(Generic[T]):
-    """Entries in the order of their first appearance; an entry put again stays in its place."""
+    """Entries in the order of their first appearance; an entry put again stays in its place.
 
-    def __init__(self, newest: int = NEWEST, first: int = FIRST, live: int = LIVE) -> None:
+    `slack`: how many more than are kept may gather before they are pruned, which takes some 5 ms.
+    """
+
+    def __init__(
+        self, newest: int = NEWEST, first: int = FIRST, live: int = LIVE, slack: int | None = None
+    ) -> None:
+        self._slack = newest if slack is None else slack
         self._newest, self._first, self._live = newest, first, live
         self._entries: dict[Key, T] = {}
         self._unfinished: dict[Key, None] = {}
-        self._prune_at = 2 * newest
+        self._prune_at = newest + self._slack
 
     def put(self, key: Key, value: T, *, finished: bool) -> None:
-        """Add or replace one entry; prunes once the table has doubled, so it stays cheap."""
+        """Add or replace one entry; prunes once more than the slack has gathered, so it stays cheap."""
         self._entries[key] = value
         if finished:
             self._unfinished.pop(key, None)
@@ -41,17 +47,17 @@ class Kept(Generic[T]):
     def put_before(self, earlier: Iterable[tuple[Key, T]]) -> None:
         """Put what ended lives left before the entries of this one."""
         self._entries = {**dict(earlier), **self._entries}
-        self._prune_at = max(self._prune_at, len(self._entries) + self._newest)
+        self._prune_at = max(self._prune_at, len(self._entries) + self._slack)
 
     def prune(self, life: str) -> None:
         """Drop what the rules at the top do not keep; `life` is the current one."""
         self._unfinished = {key: None for key in self._unfinished if key[0] == life}
-        keep = set(islice(reversed(self._entries), self._newest))
-        keep.update(islice(reversed(self._unfinished), self._live))
-        keep.update(self._first_of_each_life())
-        self._entries = {key: value for key, value in self._entries.items() if key in keep}
-        self._unfinished = {key: None for key in self._unfinished if key in keep}
-        self._prune_at = len(self._entries) + self._newest
+        kept_for_more = {*islice(reversed(self._unfinished), self._live), *self._first_of_each_life()}
+        for key in list(islice(self._entries, max(0, len(self._entries) - self._newest))):
+            if key not in kept_for_more:
+                del self._entries[key]  # in place: a second table would be memory for good
+        self._unfinished = {key: None for key in self._unfinished if key in self._entries}
+        self._prune_at = len(self._entries) + self._slack
 
     def items(self) -> Iterator[tuple[Key, T]]:
         """Every kept entry, oldest first."""

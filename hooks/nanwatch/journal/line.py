@@ -19,6 +19,7 @@ from .totals import Totals
 VERSION = 1  # the major version: raised when a reader of the one before would miscount
 OLDEST_READABLE_VERSION = 1
 FILE_LINE_BEGINS = b'{"kind":"file",'
+DRILL_RANK = "drill"  # the rank of a source that only `nanwatch drill` writes: shown apart, never counted
 MOST_LINE_BYTES = 64 << 20  # 65,536 live corrupted requests take 16 MB; a longer line is not ours
 
 
@@ -41,6 +42,11 @@ class Labels:
     host: str
     rank: str
     uuid: str  # the GPU's, as DCGM's exporter names it; "" on a CPU
+
+    @property
+    def is_drill(self) -> bool:
+        """Whether its requests were planted by hand, so that somebody sees the alert arrive."""
+        return self.rank == DRILL_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class StartLine:
     counting: bool = True  # False: a rank that only annotates; its requests are not summed
     fail_fast: bool = False
     run: str = ""  # the `nanwatch run` that started the process, "" for none
+    blind: str = ""  # why nobody looks at this engine, "" where somebody does
 
 
 @dataclass(frozen=True, slots=True)

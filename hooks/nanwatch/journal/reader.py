@@ -42,8 +42,13 @@ class JournalReader:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Every source seen since the reader lives, in the order of their appearance."""
-        return tuple(self._sources.values())
+        """Every source seen since the reader lives, in the order of their appearance; drills left out."""
+        return tuple(source for source in self._sources.values() if not source.labels.is_drill)
+
+    @property
+    def drills(self) -> tuple[Source, ...]:
+        """The sources that `nanwatch drill` wrote: what they hold never happened."""
+        return tuple(source for source in self._sources.values() if source.labels.is_drill)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from .totals import Totals
 FRESH_SECONDS = 10.0
 HISTORY_SECONDS = 3600.0  # the longest window that health can look back over
 SAMPLE_EVERY_SECONDS = 2.0
+KEPT_SLACK = NEWEST // 10  # 400 bytes each, in a sidecar that is to stay small
 
 _LONG_AGO = float("-inf")
 
@@ -43,8 +44,10 @@ class Source:
     last_step_seconds: float = 0.0  # wall clock, 0 before the first step
     grew_at: float = _LONG_AGO  # reader's clock: when its newest line was written
     held: bool = False  # a living process has its file
-    active: bool = False  # ... and wrote to it within FRESH_SECONDS
-    corrupted: Kept[CorruptedRequest] = field(default_factory=Kept)  # of all lives, as they were told
+    active: bool = False  # ... wrote to it within FRESH_SECONDS, and looks at its engine
+    corrupted: Kept[CorruptedRequest] = field(  # of all lives, as they were told
+        default_factory=lambda: Kept(slack=KEPT_SLACK)
+    )
     _history: deque[Sample] = field(default_factory=deque)  # of the current life, oldest first
     _newest_boot: float = 0.0  # of the current life's lines
     _offset: float = 0.0
@@ -67,6 +70,11 @@ class Source:
         held_back = now.quarantined_blocks - before.quarantined_blocks
         return max(0, held_back - (now.released_blocks - before.released_blocks))
 
+    @property
+    def blind(self) -> str:
+        """Why the current life does not look at its engine, "" where it does."""
+        return "" if self.start is None else self.start.blind
+
     def take(self, line: StartLine | ReportLine, offset: float) -> None:
         """Fold one line; `offset` takes its boot time to the reader's clock."""
         boot = line.boot_ns / 1e9
@@ -81,7 +89,7 @@ class Source:
         """Note whether the lock is held; None: there are no locks, and the heartbeat alone tells."""
         fresh = now - self.grew_at <= FRESH_SECONDS
         self.held = fresh if held is None else held
-        self.active = self.held and fresh
+        self.active = self.held and fresh and not self.blind
 
     def dead_seconds(self, now: float) -> float:
         """How long no process has had its file; 0 while one does."""

@@ -18,6 +18,8 @@ class Totals:
     nan_values: int = 0
     padding_nan_rows: int = 0
     unattributed_nan_rows: int = 0
+    posinf_rows: int = 0  # rows with +inf, padding left out; they corrupt nothing
+    fully_masked_rows: int = 0  # rows of nothing but -inf, padding left out; they corrupt nothing
     requests: int = 0
     corrupted_requests: int = 0
     fail_fast_trips: int = 0

@@ -5,6 +5,8 @@ that reach us passed through; its exit status is ours. Under fail-fast a raise o
 tensor-parallel rank leaves the others waiting for ever, and some engines end with status 0 after
 one, so the journal is watched: once it says that fail-fast tripped, the group has 5 seconds to end
 by itself, and the status is 70 whatever the engine says.
+
+No code is needed in the program: environment.py says how nanwatch gets into it.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from types import FrameType
 
 from nanwatch.settings import Settings
 
+from .environment import environment_of_child
 from .terminal import Terminal, signal_group
 from .trip import TripWatch
 
@@ -39,13 +42,12 @@ def main(argv: list[str]) -> int:
     settings = Settings.from_environment()
     run_id = secrets.token_hex(8)
     watch = TripWatch(settings, run_id)
-    environment = {"NANWATCH_ENABLED": "1", **os.environ, "NANWATCH_RUN_ID": run_id}
+    environment = environment_of_child(os.environ, settings, run_id)
     try:
         status = _supervise(command, environment, watch)
     except OSError as error:
         print(f"nanwatch run: {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    watch.look()
     if watch.corrupted or watch.tripped:
         print(watch.summary(), file=sys.stderr)
     return NAN_STATUS if watch.tripped else status
@@ -66,10 +68,11 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _supervise(command: list[str], environment: dict[str, str], watch: TripWatch) -> int:
     """Run to the end; after a trip end the group. Returns the command's status as a shell says it."""
-    child = subprocess.Popen(command, env=environment, process_group=0)  # noqa: S603  what the caller asked for
-    terminal = Terminal(child.pid)
-    terminal.lend()
-    with _signals_passed_to(child.pid):
+    with _signals_passed_on() as relay:
+        child = subprocess.Popen(command, env=environment, process_group=0)  # noqa: S603  what was asked for
+        terminal = Terminal(child.pid)
+        terminal.lend()
+        relay.begin(child.pid)
         while child.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_SECONDS)
@@ -79,6 +82,7 @@ def _supervise(command: list[str], environment: dict[str, str], watch: TripWatch
             if watch.tripped:
                 _end_group(child)
     terminal.take_back()
+    watch.look()  # what it wrote since, and died of
     if watch.tripped:
         signal_group(child.pid, signal.SIGKILL)  # ranks that outlived their parent
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
@@ -94,14 +98,34 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
             return
 
 
-@contextmanager
-def _signals_passed_to(group: int) -> Iterator[None]:
-    def pass_on(number: int, _: FrameType | None) -> None:
-        signal_group(group, signal.Signals(number))
+class _Relay:
+    """Passes signals on to a process group; those that come before it is there, once it is."""
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    def __init__(self) -> None:
+        self._group: int | None = None
+        self._early: list[signal.Signals] = []
+
+    def begin(self, group: int) -> None:
+        """Pass on to this group from now on."""
+        self._group = group
+        for number in self._early:
+            signal_group(group, number)
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        """Pass one signal on."""
+        if self._group is None:
+            self._early.append(signal.Signals(number))
+        else:
+            signal_group(self._group, signal.Signals(number))
+
+
+@contextmanager
+def _signals_passed_on() -> Iterator[_Relay]:
+    """Take the signals over, from before there is a command that could miss one."""
+    relay = _Relay()
+    before = {number: signal.signal(number, relay) for number in _PASSED_ON}
     try:
-        yield
+        yield relay
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

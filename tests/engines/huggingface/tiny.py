@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 V = 64
 PAD, BOS, EOS = 0, 1, 2
@@ -19,34 +26,43 @@ POISON = 3  # its embedding is NaN
 LIKED = 9  # what a sequence goes on with, unless the plan says otherwise
 
 
-def tiny_llama() -> Any:
+def tiny_llama(
+    kind: type[LlamaForCausalLM] = LlamaForCausalLM,
+    eos: int | None = EOS,
+    layers: int = 2,
+    words: int = V,
+) -> Any:
     """Return a model whose logits depend on nothing but the plan, and on POISON in the prompt."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=V,
+        vocab_size=words,
         hidden_size=64,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=64,
         pad_token_id=PAD,
         bos_token_id=BOS,
-        eos_token_id=EOS,
+        eos_token_id=eos,
     )
-    model: Any = LlamaForCausalLM(config)
+    model: Any = kind(config)
     model.eval()
     with torch.no_grad():
         model.get_input_embeddings().weight[POISON] = float("nan")
     return model
 
 
-def prompts(*texts: list[int]) -> dict[str, Tensor]:
+def prompts(*texts: list[int], padded: str = "left") -> dict[str, Tensor]:
     """Return a batch of token lists, padded on the left: [[5], [5, 6]] -> [[0, 5], [5, 6]]."""
-    longest = max(len(text) for text in texts)
-    ids = [[PAD] * (longest - len(text)) + text for text in texts]
-    mask = [[0] * (longest - len(text)) + [1] * len(text) for text in texts]
+    ids, mask = ([_row(text, texts, padded, which) for text in texts] for which in ("ids", "mask"))
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def _row(text: list[int], texts: tuple[list[int], ...], padded: str, which: str) -> list[int]:
+    padding = [PAD if which == "ids" else 0] * (max(map(len, texts)) - len(text))
+    values = text if which == "ids" else [1] * len(text)
+    return padding + values if padded == "left" else values + padding
 
 
 @dataclass(frozen=True)
@@ -87,3 +103,64 @@ def following(model: Any, plan: Plan) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+class AllPositionsLlama(LlamaForCausalLM):  # type: ignore[no-untyped-call]
+    """One of those models that know nothing of `logits_to_keep`: its logits are of every position."""
+
+    def forward(  # without logits_to_keep, on purpose
+        self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        return super().forward(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **kwargs
+        )
+
+
+def tiny_t5() -> Any:
+    """Return an encoder-decoder of one layer each; its decoder returns every position."""
+    torch.manual_seed(0)
+    kind: Any = T5Config
+    config = kind(
+        vocab_size=V,
+        d_model=32,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+    )
+    model: Any = T5ForConditionalGeneration(config)
+    return model.eval()
+
+
+def tiny_bart() -> Any:
+    """Return an encoder-decoder that adds a bias behind its head."""
+    torch.manual_seed(0)
+    config: Any = BartConfig(
+        vocab_size=V,
+        d_model=32,
+        max_position_embeddings=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=1,
+        decoder_attention_heads=1,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+        forced_eos_token_id=None,
+    )
+    model: Any = BartForConditionalGeneration(config)
+    return model.eval()
+
+
+def assistant(model: Any) -> Any:
+    """Return the model as one that drafts two tokens at a time, whatever became of the last ones."""
+    config = model.generation_config
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = 2, "constant"
+    config.assistant_confidence_threshold = 0.0
+    return model

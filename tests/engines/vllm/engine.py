@@ -23,12 +23,12 @@ ENVIRONMENT = {
 COUNTER = "vllm:corrupted_requests"
 
 
-def build(folder: Path, runner: str, scheduling: str, **more: Any) -> Any:
+def build(folder: Path, model_runner: str, scheduling: str, **more: Any) -> Any:
     """Return an LLM of the tiny model in `folder`."""
     os.environ.update(ENVIRONMENT)
     if scheduling == "async":
         os.environ["PLANT_ASYNC"] = "1"
-    if runner == "v2":
+    if model_runner == "v2":
         from tests.engines.vllm import interpreted
 
         interpreted.prepare()
@@ -37,7 +37,7 @@ def build(folder: Path, runner: str, scheduling: str, **more: Any) -> Any:
     from tests.engines.vllm import planting
     from tests.engines.vllm.cells import TOKENS_A_STEP
 
-    if runner == "v2":
+    if model_runner == "v2":
         interpreted.prepare_vllm()
     planting.register()
     options: dict[str, Any] = {

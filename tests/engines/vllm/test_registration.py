@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import nanwatch
+from nanwatch.journal.reader import JournalReader
 
 ROOT = Path(__file__).parents[3]
 CALL = "from nanwatch.engines.vllm.registration import register; register(); register()"
@@ -79,10 +80,9 @@ def test_a_vllm_without_the_worker_seam_is_told_in_one_warning(
     """Both versions, and what is missing; no exception, or vLLM would not start."""
     done = run(strange, f"import vllm; {CALL[: CALL.rindex(';')]}; print('it starts')", **environment)
     assert done.stdout == "it starts\n"
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(
-        f"nanwatch {nanwatch.__version__} does not know this vLLM 99.0: nothing is watched, the engine runs "
-        "on; missing: vllm.v1.worker.worker_base.WorkerWrapperBase.init_device (ModuleNotFoundError"
+    assert done.stderr == (
+        f"nanwatch {nanwatch.__version__} does not look at vllm 99.0: it has no vllm.v1.worker.worker_base."
+        "WorkerWrapperBase.init_device (No module named 'vllm.v1'); the program runs on\n"
     )
 
 
@@ -95,7 +95,12 @@ worker.worker = worker.vllm_config = None
 print(worker.init_device(), worker.done)"""
     done = run(with_worker(strange), code, NANWATCH_ENABLED="1")
     assert done.stdout == "on its device True\n"
-    assert done.stderr.count("nanwatch could not be installed in vLLM 99.0: nothing is watched") == 1
+    assert done.stderr.count("does not look at vllm 99.0") == 1
+    reader = JournalReader(strange / "journal")
+    reader.poll()
+    reader.close()
+    (source,) = reader.sources
+    assert (source.labels.runtime, source.active) == ("vllm", False)
 
 
 def test_registering_twice_wraps_once(strange: Path) -> None:

@@ -96,7 +96,8 @@ def test_prompt_logits_are_cut_by_request_and_the_sampled_row_is_left_out(
 
 def test_logits_of_other_hidden_states_are_nobodys(probe: NanProbe, written: Written) -> None:
     """A drafter may use the same head."""
-    runner = Second(Model(logits(1), logits(4, [2])), second_batch(["a"], [1]))
+    batch = second_batch(["a"], [1], tokens=[5], prefill_len_np=Array([5]))
+    runner = Second(Model(logits(1), logits(4, [2])), batch)
     watched(runner, probe)
     runner.prompts = [(0, 4)]
     runner.hidden_states = torch.zeros(64, 4)
@@ -104,6 +105,7 @@ def test_logits_of_other_hidden_states_are_nobodys(probe: NanProbe, written: Wri
     runner.sample = lambda hidden, *rest: sample(hidden.clone(), *rest)  # type: ignore[method-assign]
     runner.sample_tokens()
     assert charged(written, probe) == {}
+    assert (written.totals(probe).steps, written.totals(probe).dropped_steps) == (1, {})
 
 
 def test_vllms_own_warm_up_is_never_a_step(probe: NanProbe, written: Written) -> None:
@@ -159,6 +161,21 @@ def test_a_runner_that_changed_costs_a_counted_step_and_nothing_else(
     batch = second_batch(["a"], [1])
     del batch.cu_num_logits_np
     runner = watched(Second(Model(logits(1, [0])), batch), probe)
+    assert runner.sample_tokens() == "tokens"
+    assert written.totals(probe).dropped_steps == {"error": 1}
+
+
+def test_a_model_that_cannot_be_listened_to_costs_a_counted_step(probe: NanProbe, written: Written) -> None:
+    """Its logits come from somewhere else."""
+
+    class Closed:
+        __slots__ = ()
+
+        def compute_logits(self, _hidden_states: Any) -> Any:
+            return logits(1, [0])
+
+    runner = watched(Second(Model(), second_batch(["a"], [1])), probe)
+    runner.model = Closed()  # type: ignore[assignment]
     assert runner.sample_tokens() == "tokens"
     assert written.totals(probe).dropped_steps == {"error": 1}
 

@@ -1,10 +1,8 @@
-"""A method of one model, replaced on that object alone, and put back as if nothing had been."""
+"""A method of one object, a model say, replaced on that alone, and put back as if nothing had been."""
 
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
-
-from torch import nn
 
 Method = Callable[..., Any]
 Around = Callable[[Method, tuple[Any, ...], dict[str, Any]], Any]
@@ -17,7 +15,7 @@ class ReplacedMethod:
     call the original's, on the original's weights.
     """
 
-    def __init__(self, model: nn.Module, name: str, around: Around) -> None:
+    def __init__(self, model: Any, name: str, around: Around) -> None:
         self._model, self._name = model, name
         self._original: Method = getattr(model, name)
         self._around: Around | None = around
@@ -27,9 +25,13 @@ class ReplacedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, by way of `around` until it was put back."""
+        return self.call(self._original, args, kwargs)
+
+    def call(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do so with another method in the original's place: one that was called before it was replaced."""
         if self._around is None:
-            return self._original(*args, **kwargs)
-        return self._around(self._original, args, kwargs)
+            return original(*args, **kwargs)
+        return self._around(original, args, kwargs)
 
     def put_back(self) -> None:
         """Leave the model with the method that it had.
@@ -44,6 +46,6 @@ class ReplacedMethod:
         else:
             delattr(self._model, self._name)
 
-    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[nn.Module, str]]:
+    def __reduce__(self) -> tuple[Callable[[Any, str], Any], tuple[Any, str]]:
         """Become the copy's own method; the copy is made before what it holds is."""
         return (getattr, (self._model, self._name))

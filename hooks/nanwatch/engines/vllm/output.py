@@ -118,7 +118,7 @@ class Outlet:
         """Do it now, or when vLLM asks for an output that is still on its way."""
         if not hasattr(output, "get_output") or not self._asked_for:
             return action(output)
-        replace(output, "get_output", lambda original: action(original()))
+        self._guard.run(replace, output, "get_output", lambda original: action(original()))
         return output
 
     def _pooled(self, output: Any) -> Any:

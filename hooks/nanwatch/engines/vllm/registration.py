@@ -9,8 +9,6 @@ import os
 from functools import wraps
 from typing import Any
 
-from . import unknown
-
 _NO = frozenset({"", "0", "false", "no", "off"})
 _ASKS = {"NANWATCH_ENABLED": _NO, "NANWATCH_FAIL_FAST": _NO, "NANWATCH_ON_NAN": _NO | {"observe"}}
 _MARK = "_nanwatch"
@@ -28,12 +26,17 @@ def register() -> None:
     """
     if not _is_asked_for():
         return
+    from . import unknown
+
     try:
         arm()
         _arm_containment()
+    except (ImportError, AttributeError) as error:
+        _refuse_abort(error)
+        unknown.say(unknown.missing([f"{WORKER} ({error})"]))
     except Exception as error:  # noqa: BLE001  whatever this vLLM is like, it starts as if nanwatch were not there
         _refuse_abort(error)
-        unknown.warn([f"{WORKER} ({type(error).__name__}: {error})"])
+        unknown.say(error)
 
 
 def arm() -> None:

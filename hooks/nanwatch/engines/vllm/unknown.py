@@ -1,24 +1,24 @@
-"""The one warning about a vLLM that nanwatch does not know; its engine is left as it is."""
+"""What is said where nanwatch does not look at a vLLM: one line, and a source with hook_active 0."""
 
 import logging
-import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from nanwatch import __version__
+from nanwatch.attach import cannot_look
+from nanwatch.engines.seams import MissingSeamError
+
+ENGINE = "vllm"
 
 logger = logging.getLogger("nanwatch")
 
 
-def warn(missing: Iterable[str]) -> None:
-    """Name both versions and what is missing."""
-    logger.warning(
-        "nanwatch %s does not know this vLLM %s: nothing is watched, the engine runs on; missing: %s",
-        __version__,
-        vllm_version(),
-        ", ".join(missing),
-    )
+def missing(seams: Sequence[str]) -> MissingSeamError:
+    """Name what this vLLM lacks."""
+    return MissingSeamError(f"it has no {', no '.join(seams)}")
 
 
-def vllm_version() -> str:
-    """Return the version of the vLLM that is running."""
-    return str(getattr(sys.modules.get("vllm"), "__version__", "unknown"))
+def say(error: Exception) -> None:
+    """Say it with both versions; nothing gets out of here."""
+    try:
+        cannot_look(ENGINE, error)
+    except Exception:  # the journal's folder may be of any kind
+        logger.exception("nanwatch could not show that it does not look at vllm")

@@ -6,6 +6,7 @@ changes them in place. With drafts [2, 0] there are 3 + 1 rows.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor
@@ -61,7 +62,7 @@ class V1:
 
     def _prompt_logprobs(self, original: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Look at the logits that are made of prompts, which are asked for on the way."""
-        if not self._runner.num_prompt_logprobs:
+        if not getattr(self._runner, "num_prompt_logprobs", True):
             return original(hidden_states, *args, **kwargs)
 
         def compute_logits(compute: Any, of: Tensor, *more: Any, **named: Any) -> Any:
@@ -69,7 +70,10 @@ class V1:
             self._guard.run(self._look_at_prompt, logits, of, hidden_states)
             return logits
 
-        with replaced(self._runner.model, "compute_logits", compute_logits):
+        with ExitStack() as stack:
+            self._guard.run(
+                lambda: stack.enter_context(replaced(self._runner.model, "compute_logits", compute_logits))
+            )
             return original(hidden_states, *args, **kwargs)
 
     def _look_at_prompt(self, logits: Tensor | None, of: Tensor, hidden_states: Tensor) -> None:

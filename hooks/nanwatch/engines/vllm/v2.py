@@ -9,7 +9,7 @@ device, and copied beside the counts.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -61,11 +61,13 @@ class V2:
         self._batch = self._hidden_states = None  # nothing of a step is kept past it
         return self._outlet.deliver(output)
 
-    def _listening(self) -> AbstractContextManager[None]:
-        model = getattr(self._runner, "model", None)
-        if not hasattr(model, "compute_logits"):
-            return nullcontext()
-        return replaced(model, "compute_logits", self._compute_logits)
+    def _listening(self) -> ExitStack:
+        """Listen to the model until the stack is left; where that cannot be, a step is not looked at."""
+        stack = ExitStack()
+        self._guard.run(
+            lambda: stack.enter_context(replaced(self._runner.model, "compute_logits", self._compute_logits))
+        )
+        return stack
 
     def _sample(
         self, original: Any, hidden_states: Tensor, input_batch: Any, *args: Any, **kwargs: Any

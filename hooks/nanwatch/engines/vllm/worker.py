@@ -46,13 +46,8 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
         raise
     except Exception as error:  # not knowing this vLLM is no reason for it not to start
         if arming.is_asked_for():
-            raise abort_refused(
-                f"nanwatch could not be installed ({type(error).__name__}: {error})"
-            ) from error
-        logger.exception(
-            "nanwatch could not be installed in vLLM %s: nothing is watched, the engine runs on",
-            unknown.vllm_version(),
-        )
+            raise abort_refused(f"nanwatch could not be installed ({error})") from error
+        unknown.say(error)
 
 
 def _attaching_after(worker: Any, vllm_config: Any) -> Any:
@@ -77,13 +72,9 @@ def _attach(worker: Any, vllm_config: Any) -> None:
     if not place.has_logits or not (place.owns_requests or _all_ranks()):
         return
     lacking = seams.missing(type(runner))
-    probe = _probe(worker, vllm_config, place)
     if lacking:
-        if probe.aborts:
-            raise abort_refused(f"this vLLM lacks {', '.join(lacking)}")
-        unknown.warn(lacking)
-        probe.close()  # its file tells the sidecar that nobody looks: hook_active 0
-        return
+        raise unknown.missing(lacking)
+    probe = _probe(worker, vllm_config, place)
     _install(runner, probe, place)
     replace(worker, "shutdown", _closing(probe))
     probe.start()  # an engine that waits for its first request is watched too
@@ -123,7 +114,7 @@ def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     if spares is not None:
         spares.install()
         arming.say_where_it_was_run(runner.device.type)
-    logger.info("nanwatch looks at this worker: %s runner of vLLM %s", kind.__name__, unknown.vllm_version())
+    logger.info("nanwatch looks at this worker of vLLM: runner %s", kind.__name__)
 
 
 def _closing(probe: NanProbe) -> Any:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from nanwatch.engines.guard import Guard
 from nanwatch.engines.vllm.replaced import replace
+from nanwatch.findings import counts_of
 from nanwatch.observation import Observation
 from nanwatch.probe import NanProbe
-from nanwatch.readback import Counts, SlotPool, counts_of
+from nanwatch.readback import Counts, SlotPool
 from nanwatch.stop import LANDING_SECONDS, abort_refused
 
 from .kv_cache import KVCache, NotUnderstoodError

@@ -1,0 +1,87 @@
+"""What a caller said about a step, checked and copied: its lists may change as soon as `observe` returns."""
+
+import operator
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .attribution import Layout, check_ids
+
+Rows = Sequence[int]
+Phase = str | Sequence[str]
+
+
+class Layouts:
+    """Makes the layout of each step; remembers the ids of the last one, since decoding repeats them."""
+
+    def __init__(self) -> None:
+        self._ids: Sequence[str] = ()  # those of the last step, checked, our own copy
+
+    def layout(
+        self,
+        rows: int,
+        request_ids: Sequence[str] | None,
+        row_ends: Rows | Tensor | None,
+        row_owner: Rows | Tensor | None,
+        phase: Phase,
+    ) -> Layout:
+        """Return how `rows` logits rows belong to requests, without owners that only a device knows.
+
+        Raises:
+            ValueError, TypeError: the arguments do not fit together.
+        """
+        ids = None if request_ids is None else self._own_copy(request_ids)
+        phase = phase if isinstance(phase, str) else tuple(phase)
+        if (owners := on_device(row_owner)) is not None:  # checked when they have landed
+            if owners.numel() != rows:
+                raise ValueError(f"{owners.numel()} row owners for {rows} logits rows")
+            return Layout(rows, ids, phase=phase)
+        layout = Layout(
+            rows=rows,
+            request_ids=ids,
+            row_ends=_as_integers(row_ends, "row_ends"),
+            row_owner=_as_integers(row_owner, "row_owner"),
+            phase=phase,
+        )
+        layout.check()
+        return layout
+
+    def _own_copy(self, request_ids: Sequence[str]) -> Sequence[str]:
+        """Return a checked copy; where the ids are those of the last step, that step's copy.
+
+        Comparing with the same strings costs about what copying would, so the look for ids that
+        stand twice is paid only when the batch changes.
+        """
+        known = self._ids  # read once: another thread may observe with this probe too
+        if not isinstance(request_ids, list | tuple | str):
+            request_ids = list(request_ids)
+        if request_ids == known:
+            return known
+        check_ids(request_ids)
+        self._ids = ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
+        return ids
+
+
+def on_device(row_owner: Rows | Tensor | None) -> Tensor | None:
+    """Return the owners where they are on a device, from where reading them would wait."""
+    if isinstance(row_owner, Tensor) and row_owner.device.type != "cpu":
+        return row_owner
+    return None
+
+
+def _as_integers(rows: Rows | Tensor | None, name: str) -> list[int] | None:
+    """Return plain integers, whatever kind they came in: only those are written to the journal.
+
+    Raises:
+        TypeError: one is no integer, or they are on a device, where reading them would wait.
+    """
+    if rows is None:
+        return None
+    if isinstance(rows, Tensor):
+        if rows.device.type != "cpu":
+            raise TypeError(f"{name} are wanted on the host, found a tensor on {rows.device}")
+        rows = rows.reshape(-1).tolist()
+    try:
+        return list(map(operator.index, rows))
+    except TypeError as error:
+        raise TypeError(f"{name} are integers: {error}") from None

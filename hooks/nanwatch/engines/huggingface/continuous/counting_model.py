@@ -1,0 +1,58 @@
+"""The model as the engine calls it, with a count of NaNs behind each forward.
+
+    R = places for predictions in the batch, V = vocabulary
+Continuous batching hands the model to one function that makes logits, processes and samples them; it may
+be compiled, or captured in a CUDA graph. Calling this one instead makes the count a part of the same
+graph, before anything changes the logits: a replay counts too, and no Python runs for it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .room import Room
+
+ROOM = "nanwatch_room"  # the key under which the engine's arguments carry the place for the counts
+
+
+class CountingModel:
+    """Calls the model; has the NaNs in each row of its logits counted into the Room that its arguments name.
+
+    Everything else that is asked of it, the model answers. `run` is a guard: what fails in the counting
+    is not to reach the engine.
+    """
+
+    def __init__(self, model: Any, run: Callable[..., Any]) -> None:
+        self._model, self._run = model, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model returns.
+
+        Compiled, the count is traced with the rest; the guard and the shortcuts of the CPU are for the
+        eager run, and so is the copy to host memory: a compiler would make it one that waits.
+        """
+        room: Room = kwargs.pop(ROOM)
+        output = self._model(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            counts = torch.isnan(_rows(output, kwargs)).sum(-1, dtype=torch.int32)
+            room.row[: counts.shape[0]].copy_(counts)
+        else:
+            self._run(_count, room, output, kwargs)
+        return output
+
+
+def _count(room: Room, output: Any, kwargs: dict[str, Any]) -> bool:
+    """Return True: a guard returns None where this failed."""
+    room.count(_rows(output, kwargs))
+    return True
+
+
+def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Return the logits [R, V]: models that cannot leave out positions return them all [1, T, V]."""
+    logits: Tensor = output.logits[0]
+    return logits if "logits_to_keep" in kwargs else logits[kwargs["logits_indices"]]
