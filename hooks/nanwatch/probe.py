@@ -52,13 +52,15 @@ class NanProbe:
         rank: label; by default torchrun's RANK, or "0".
         counting: False on a rank whose tokens do not reach the client: it annotates, and its
             requests are not summed. It never raises either.
-        raises_later: under fail-fast the caller of `observe` raises itself: stop.raise_if_corrupted.
+        raises_later: under fail-fast the caller of `observe` raises itself, where its engine allows
+            it: stop.raise_if_corrupted(observation).
         client_id: turns an engine's request id into what the client calls it, which is shown.
         can_abort: whoever uses the probe ends corrupted requests where `aborts` says so.
 
     Raises:
-        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or cannot be had. Any other
-            variable that is not understood is one line in the log, and the probe is inert.
+        SettingsError: NANWATCH_FAIL_FAST or NANWATCH_ON_NAN is not understood, or asks for an abort that
+            cannot be had. Any other variable that is not understood is one line in the log, and the probe
+            is inert.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  each is a label or a knob of its own, all have defaults
@@ -77,8 +79,10 @@ class NanProbe:
         client_id: Callable[[str], str] | None = None,
         can_abort: bool = False,
     ) -> None:
-        texts = (model_name, runtime, engine, replica, life, rank)
-        check_texts([text for text in texts if text is not None], "labels and lives")
+        check_texts(
+            [text for text in (model_name, runtime, engine, replica, life, rank) if text is not None],
+            "labels and lives",
+        )
         self._beginning = threading.Lock()
         self._settings = settings_of_engine(can_abort=can_abort)
         self._active = self._settings.enabled is not False
@@ -103,11 +107,6 @@ class NanProbe:
             lifecycle.remember(self)
             if device is not None:
                 self._sight.prepare(torch.device(device))
-
-    @property
-    def aborts(self) -> bool:
-        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
-        return self._settings.on_nan is OnNan.ABORT
 
     def observe(
         self,
@@ -174,6 +173,11 @@ class NanProbe:
         """Whether a corrupted request raises."""
         return self._active and self._fail_fast
 
+    @property
+    def aborts(self) -> bool:
+        """Whether corrupted requests are to be ended, and only they: NANWATCH_ON_NAN=abort."""
+        return self._settings.on_nan is OnNan.ABORT
+
     def start(self) -> None:
         """Start the heartbeat before the first step: an idle engine is watched too. No fork may follow."""
         pipeline = self._running()
@@ -195,8 +199,10 @@ class NanProbe:
     def count_contained(self, **cells: int) -> None:
         """Count what was done about a NaN: `count_contained(aborted_requests=1, kv_poisoned_blocks=3)`.
 
-        `cells` are those of CONTAINMENT in journal/totals.py: blocks that are held back from reuse are
-        `quarantined_blocks`, and `released_blocks` when given back; those cleaned at once are neither.
+        Args:
+            cells: by how much each of CONTAINMENT in journal/totals.py grew. Blocks that are held back
+                from reuse are `quarantined_blocks`, and `released_blocks` when they are given back; those
+                that are cleaned at once are neither.
 
         Raises:
             ValueError: a cell that the journal does not know, or one that would fall.

@@ -256,7 +256,7 @@ def siblings(bench: Bench) -> dict[str, Any]:
     free = bench.free_blocks()
     last = RequestOutputKind.FINAL_ONLY  # as LLM.generate and a client without a stream have it
     with planned({"id": "1_victim", "at": 6, "block": 1}):
-        bench.add("victim", prompt(70, 50), n=3, temperature=1.0, seed=3, output_kind=last)
+        bench.add("victim", prompt(70, 50), n=3, temperature=1.0, output_kind=last)
         bench.add("other", prompt(71))
         done: dict[str, Any] = {}
         while bench.engine.has_unfinished_requests():

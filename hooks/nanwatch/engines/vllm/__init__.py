@@ -8,6 +8,7 @@
     sharded.py        batch-sharded sampling: each rank's own requests
     rows.py           row arithmetic, pure
     output.py         a step from its logits to its output: observe, finish, and where it raises
+    containment/      NANWATCH_ON_NAN=abort: the corrupted request ends, its KV blocks are cleaned
     ranks.py          which rank, which engine, which life
     client_ids.py     vLLM's internal request ids, and the client's
     hidden_states.py  which rows of a step prompt logits were made of

@@ -46,9 +46,7 @@ def attach(worker: Any, vllm_config: Any, *, loaded: bool = False) -> None:
         raise
     except Exception as error:  # not knowing this vLLM is no reason for it not to start
         if arming.is_asked_for():
-            raise abort_refused(
-                f"nanwatch could not be installed ({type(error).__name__}: {error})"
-            ) from error
+            raise abort_refused(f"nanwatch could not be installed ({error})") from error
         unknown.say(error)
 
 

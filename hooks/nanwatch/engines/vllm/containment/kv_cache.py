@@ -48,6 +48,11 @@ class KVCache:
             raise NotUnderstoodError("no attention layer has a KV cache")
         return cls(layers.values())
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is on a CUDA device."""
+        return self._layers[0].cache.device.type == "cuda"
+
     @torch.inference_mode()
     def scan(self, blocks: Sequence[int]) -> Tensor:
         """Return for each of the blocks whether any layer holds a NaN in it, [len(blocks)] int32.
@@ -71,8 +76,7 @@ class KVCache:
 
     def _rows(self, layer: Layer, blocks: Sequence[int]) -> Tensor:
         rows = [block * layer.ratio + at for block in blocks for at in range(layer.ratio)]
-        on_gpu = layer.cache.device.type == "cuda"
-        return torch.tensor(rows, pin_memory=on_gpu).to(layer.cache.device, non_blocking=True)
+        return torch.tensor(rows, pin_memory=self.on_gpu).to(layer.cache.device, non_blocking=True)
 
 
 def _understood(name: str, cache: Any, num_blocks: int) -> Layer:

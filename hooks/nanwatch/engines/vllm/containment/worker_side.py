@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from nanwatch.engines.guard import Guard
 from nanwatch.engines.vllm.replaced import replace
 from nanwatch.findings import counts_of
@@ -121,16 +119,18 @@ class WorkerSide(EveryRank):
             released_blocks=order.released,
         )
 
-    def _scan(self, blocks: Sequence[int]) -> Counts | None:
-        if self._cache is None or len(blocks) > MOST_BLOCKS:
-            return None
-        sent = self._slots_for(found := self._cache.scan(blocks)).send(found)
-        return None if isinstance(sent, str) else sent
+    def _initialize_kv_cache(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make the slots for what scans find too: pinned memory is not to be made while the engine runs."""
+        result = super()._initialize_kv_cache(original, *args, **kwargs)
+        if self._slots is None and self._cache is not None:
+            self._slots = SlotPool(pinned=self._cache.on_gpu, most_rows=MOST_BLOCKS, slots=_SLOTS)
+        return result
 
-    def _slots_for(self, found: Tensor) -> SlotPool:
-        if self._slots is None:
-            self._slots = SlotPool(pinned=found.device.type == "cuda", most_rows=MOST_BLOCKS, slots=_SLOTS)
-        return self._slots
+    def _scan(self, blocks: Sequence[int]) -> Counts | None:
+        if self._cache is None or self._slots is None:
+            return None
+        sent = self._slots.send(self._cache.scan(blocks))
+        return None if isinstance(sent, str) else sent
 
     def _landed(self) -> tuple[Scan, ...]:
         scans = []
