@@ -151,6 +151,8 @@ until_true() { # SECONDS WHAT COMMAND...
 }
 at_least() { [[ $(counted 2>/dev/null || echo 0) -ge $1 ]]; }
 is_healthy() { [[ $(health "$1") == healthy ]]; }
+drills() { get http://127.0.0.1:10626/metrics | awk '/^nanwatch_drill_requests_total[{]/ {sum += $NF} END {print sum + 0}'; }
+drill_has_arrived() { get http://127.0.0.1:9093/api/v2/alerts | jq -e 'any(.[]; .labels.alertname == "NanwatchDrill")' >/dev/null; }
 prometheus_says() { [[ $(query 'sum(corrupted_requests_total)') == "$1" ]]; }
 alert_has_arrived() { [[ $(get http://127.0.0.1:9093/api/v2/alerts | jq length) -gt 0 ]]; }
 
@@ -179,6 +181,14 @@ try_the_stack() {
         --data-urlencode "end=$(($(date +%s) + 60))" http://127.0.0.1:9090/api/v1/query_exemplars | jq -c '[.data[].exemplars[].labels.request_id]')"
 }
 
+try_drill() {
+    say 'a drill'
+    compose exec -T engine nanwatch drill | sed 's/^/   /'
+    is 'drills at the sidecar' "$(drills)" 1
+    until_true 60 'the alert of the drill is at Alertmanager' drill_has_arrived
+    printf '   its alert is at Alertmanager\n'
+}
+
 try_restarts() {
     say 'restarts'
     compose stop --timeout 10 engine 2>/dev/null
@@ -192,7 +202,7 @@ try_restarts() {
     compose up --detach --no-build --no-deps --force-recreate engine 2>/dev/null
     until_true 60 'the new engine goes on' at_least "$((before + 1))"
     printf '   a new engine goes on: %s\n' "$(counted)"
-    is 'files in the journal' "$(compose exec -T engine sh -c 'ls /run/nanwatch | wc -l')" 1
+    is 'files in the journal, of the engine and of the drill' "$(compose exec -T engine sh -c 'ls /run/nanwatch | wc -l')" 2
     until_true 30 'Prometheus has it too' eval '[[ $(query "sum(corrupted_requests_total)") -gt '"$before"' ]]'
     is 'counter resets seen by Prometheus' "$(query 'sum(resets(corrupted_requests_total[10m]))')" 0
     compose down --volumes --timeout 10 2>/dev/null
@@ -224,6 +234,7 @@ inside() {
     start_daemon
     build_images
     try_the_stack
+    try_drill
     try_restarts
     try_pipeline
     say "all well, in $SECONDS s"
