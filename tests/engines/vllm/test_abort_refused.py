@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanwatch.engines.vllm.containment.verified import refuse_cache, refuse_version
+from nanwatch.engines.vllm.containment.verified import refuse_cache, refuse_config, refuse_version
 from nanwatch.engines.vllm.registration import register
 from nanwatch.settings import SettingsError
 
@@ -23,6 +23,24 @@ class MLAAttentionSpec(FullAttentionSpec):
 
 class MambaSpec(SimpleNamespace):
     pass
+
+
+def configuration(device: str) -> Any:
+    """Stand in for the VllmConfig of a machine with a GPU; all else as it is where abort was run."""
+    return SimpleNamespace(
+        device_config=SimpleNamespace(device_type=device),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=1, data_parallel_size=1, distributed_executor_backend="uni"
+        ),
+        scheduler_config=SimpleNamespace(scheduler_cls=None),
+        model_config=SimpleNamespace(
+            runner_type="generate", is_multimodal_model=False, is_encoder_decoder=False
+        ),
+        cache_config=SimpleNamespace(),
+        kv_transfer_config=None,
+        kv_events_config=None,
+        speculative_config=None,
+    )
 
 
 def cache(*specs: Any) -> Any:
@@ -45,6 +63,12 @@ def test_any_other_version_is_refused_by_name(version: str) -> None:
         f"NANWATCH_ON_NAN='abort' cannot be had here: it was not verified with vLLM {version}; "
         "it was on 0.32.0; use observe or raise"
     )
+
+
+def test_a_device_on_which_nobody_has_run_it_is_refused() -> None:
+    refuse_config(configuration("cpu"))
+    with pytest.raises(SettingsError, match="not verified with a GPU, or any other device than a CPU; use"):
+        refuse_config(configuration("cuda"))
 
 
 def test_one_group_of_full_attention_is_taken() -> None:

@@ -113,7 +113,6 @@ def _install(runner: Any, probe: NanProbe, place: Place) -> None:
     kind(runner, outlet, guard).install()
     if spares is not None:
         spares.install()
-        arming.say_where_it_was_run(runner.device.type)
     logger.info("nanwatch looks at this worker of vLLM: runner %s", kind.__name__)
 
 

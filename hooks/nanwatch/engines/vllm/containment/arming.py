@@ -5,7 +5,6 @@ EngineCore   Scheduler.__init__     refuses a KV cache that was not verified; th
 worker       worker.attach          refuses too: it may have been started without the others
 """
 
-import logging
 from functools import wraps
 from typing import Any
 
@@ -15,8 +14,6 @@ from . import client_side, verified
 from .scheduler_side import SchedulerSide
 
 _MARK = "_nanwatch"
-
-logger = logging.getLogger("nanwatch")
 
 
 def is_asked_for() -> bool:
@@ -50,15 +47,6 @@ def refuse_unverified(vllm_config: Any) -> None:
 
     verified.refuse_version(vllm.__version__)
     verified.refuse_config(vllm_config)
-
-
-def say_where_it_was_run(device: str) -> None:
-    """Warn on a device on which only the order of the calls is known to be right."""
-    if device != "cpu":
-        logger.warning(
-            "NANWATCH_ON_NAN=abort was run on vLLM's CPU backend, and not on %s: see docs/containment.md",
-            device,
-        )
 
 
 def _check_configuration(_: Any, vllm_config: Any) -> None:
