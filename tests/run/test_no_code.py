@@ -70,7 +70,10 @@ SCRIPT = """
         with torch.no_grad():
             model.get_input_embeddings().weight[3] = float("nan")
         batch = torch.tensor([[5, 6], [5, 3], [6, 7]])
-        model.generate(batch, attention_mask=torch.ones_like(batch), max_new_tokens=2, do_sample=False)
+        model.generate(
+            batch, attention_mask=torch.ones_like(batch), max_new_tokens=2, do_sample=False,
+            suppress_tokens=[3],  # no healthy prompt is to choose the poisoned token
+        )
 
     def forked_and_here():
         serve()
