@@ -163,5 +163,6 @@ def _keep(step: Step, found: Tensor | RowCounts | None) -> None:
 
 
 def _bytes(counts: Tensor) -> bytes:
-    found = bytes_of(counts.reshape(-1).contiguous())
+    flat = counts.dim() == 1 and counts.is_contiguous()  # as nearly always: asking costs less than doing
+    found = bytes_of(counts if flat else counts.reshape(-1).contiguous())
     return CLEAN if is_clean(found) else found
