@@ -61,3 +61,17 @@ def test_status_of_a_folder_where_nobody_wrote_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no source has written here yet" in done.stdout
     assert "cannot be read: No such file or directory" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(journal: Path) -> None:
+    """As `nanwatch status | head -1`."""
+    with NanProbe() as probe:
+        probe.flush()
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m nanwatch status | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""

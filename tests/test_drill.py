@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nanwatch import drill
+from nanwatch import drill, status
 from tests.engine import Engine
 from tests.sidecar.running import Sidecar
 
@@ -123,6 +123,27 @@ def test_a_count_that_makes_no_sense_is_usage(
     assert end.value.code == 2
     assert f"{count!r} is no whole number from 1 to 100" in capsys.readouterr().err
     assert not list(journal.glob("*"))
+
+
+def test_where_no_engine_has_written_that_is_said(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else somebody would wait for an alert from a folder that nobody reads."""
+    elsewhere = journal.parent / "elsewhere"
+    with Engine(journal):
+        assert drill.main(["--journal", str(elsewhere)]) == 0
+        assert f"no such engine has written to {elsewhere}" in capsys.readouterr().err
+        assert drill.main([]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_status_tells_drills_from_requests(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine(journal) as engine:
+        engine.corrupt("req-real")
+        drill.main(["--requests", "3"])
+    capsys.readouterr()
+    assert status.main([]) == 0
+    said = capsys.readouterr().out
+    assert "drills, which never happened: 3" in said
+    assert said.splitlines()[-1] == "corrupted requests 1 of 1"
 
 
 def test_a_folder_that_is_none_is_named(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The `nanwatch` command: each word is a module of its own, imported only when it is asked for."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -37,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(word: str, rest: list[str]) -> int:
     try:
         command: Callable[[list[str]], int] = import_module(_COMMANDS[word][0]).main
-        return command(rest)
+        status = command(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `nanwatch status | head`: whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except SettingsError as error:
         print(f"nanwatch {word}: {error}", file=sys.stderr)
         return USAGE
@@ -50,6 +55,7 @@ def _run(word: str, rest: list[str]) -> int:
             file=sys.stderr,
         )
         return USAGE
+    return status
 
 
 def _help() -> str:

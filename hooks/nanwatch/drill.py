@@ -10,6 +10,7 @@ import secrets
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from . import identity
 from .journal.clock import boot_ns
@@ -22,20 +23,27 @@ from .settings import Settings, request_count
 
 FAILED = 1
 MOST_REQUESTS = 100
+_KNOB = "NANWATCH_JOURNAL or --journal names it"
 
 
 def main(argv: list[str]) -> int:
     """Plant what was asked for and say where it will show; 1 where it could not be written."""
     arguments = _parser().parse_args(argv)
     settings = Settings.from_environment()
-    folder = Folder(settings.journal or default_folder(writing=True), settings.journal_group)
-    labels = _labels(JournalReader(folder.path), settings, arguments)
+    path = arguments.journal or settings.journal or default_folder(writing=True)
+    folder = Folder(path.absolute(), settings.journal_group)
+    labels, has_engine = _labels(JournalReader(folder.path), settings, arguments)
     try:
         planted = _plant(folder, labels, arguments.requests)
     except OSError as error:
         print(f"nanwatch drill: nothing was planted: {error.strerror or error}", file=sys.stderr)
         return FAILED
     print(_said(folder, labels, planted))
+    if not has_engine:
+        print(
+            f"no such engine has written to {folder.path}: is it the folder of yours? {_KNOB}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -49,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help=f"how many to plant, at most {MOST_REQUESTS}; from 5 on the alert is critical (default: 1)",
+    )
+    parser.add_argument(
+        "--journal", type=Path, metavar="FOLDER", help="where to plant it (default: NANWATCH_JOURNAL)"
     )
     parser.add_argument("--model-name", help="as the label says (default: that of a living engine)")
     parser.add_argument("--engine", help="the engine's index (default: that of a living engine)")
@@ -66,8 +77,11 @@ def _count(text: str) -> int:
     return int(count)
 
 
-def _labels(reader: JournalReader, settings: Settings, asked: argparse.Namespace) -> Labels:
-    """Return the labels of the first engine in the journal that is as asked for, living ones first."""
+def _labels(reader: JournalReader, settings: Settings, asked: argparse.Namespace) -> tuple[Labels, bool]:
+    """Return the labels of the first engine in the journal that is as asked for, living ones first.
+
+    And whether there is one; without, they are made of what was asked for.
+    """
     wanted = {name: getattr(asked, name) for name in ("model_name", "engine", "replica")}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     reader.poll()
@@ -77,7 +91,7 @@ def _labels(reader: JournalReader, settings: Settings, asked: argparse.Namespace
     model, replica = settings.model_name or "unknown", settings.replica or "0"
     nobody = Labels(model, "0", "torch", replica, host="", rank="", uuid="")
     found = living[0].labels if living else nobody
-    return replace(found, **wanted, host=identity.host(), rank=DRILL_RANK, uuid="")
+    return replace(found, **wanted, host=identity.host(), rank=DRILL_RANK, uuid=""), bool(living)
 
 
 def _plant(folder: Folder, labels: Labels, count: int) -> list[str]:
@@ -119,7 +133,8 @@ def _said(folder: Folder, labels: Labels, planted: list[str]) -> str:
         f"planted in {folder.path}: {', '.join(planted)}\n"
         f"for {labels.model_name} engine {labels.engine} replica {labels.replica} ({labels.runtime}); "
         "this is a drill, corrupted_requests_total does not move\n"
-        f'the sidecar shows it at once: nanwatch_drill_requests_total{{drill="1"}}, /v1/corrupted-requests\n'
+        "a sidecar that reads this folder shows it at once: "
+        'nanwatch_drill_requests_total{drill="1"}, /v1/corrupted-requests\n'
         f"the alert NanwatchDrill ({level}) follows with Prometheus's next scrape and evaluation, "
         "and ends by itself after five minutes"
     )

@@ -121,7 +121,8 @@ class NanProbe:
 
         Args:
             logits: [..., V], floating; None: not a step.
-            request_ids: one id per request; []: every row is padding; None: nobody knows whose
+            request_ids: one id per request, rows past the last are padding (as of a padded graph);
+                []: every row is padding; None: nobody knows whose
                 the rows are, their NaNs are counted as unattributed.
             row_ends: cumulative ends [Q], where requests have several rows: ends [4, 8] give rows
                 0 to 3 to the first and 4 to 7 to the second; rows past the last end are padding.

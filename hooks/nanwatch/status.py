@@ -40,6 +40,8 @@ def _report(reader: JournalReader) -> Iterable[str]:
         yield "  no source has written here yet"
     for source in reader.sources:
         yield from _lines_of(source)
+    if drills := sum(drill.corrupted_requests for drill in reader.drills):
+        yield f"  drills, which never happened: {drills}"
     corrupted = sum(source.corrupted_requests for source in reader.sources)
     yield f"corrupted requests {corrupted} of {sum(source.requests for source in reader.sources)}"
 
@@ -60,7 +62,10 @@ def _lines_of(source: Source) -> Iterable[str]:
     )
     if source.blind:
         yield f"          {_plain(source.blind)}"
-    for request in list(source.corrupted.values())[-NEWEST:]:
+    listed = list(source.corrupted.values())
+    if len(listed) > NEWEST:
+        yield f"          the newest {NEWEST} of {len(listed)} that are listed:"
+    for request in listed[-NEWEST:]:
         at = time.strftime("%H:%M:%S", time.localtime(request.first_seen_seconds))
         yield (
             f"          {at}  {request.shown_id!r}  step {request.first_step}  {request.phase}  "

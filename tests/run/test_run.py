@@ -111,6 +111,18 @@ def test_an_engine_that_dies_of_nan_but_says_0_has_status_70(journal: Path) -> N
     assert read(journal).totals.fail_fast_trips == 1
 
 
+@pytest.mark.parametrize("folder", ["file", "missing/journal"])
+def test_under_fail_fast_a_journal_that_cannot_be_written_is_refused(tmp_path: Path, folder: str) -> None:
+    """An engine that swallows the error would end with 0, and nobody could know better."""
+    (tmp_path / "file").write_text("")
+    bad = str(tmp_path / folder)
+    done = run(*engine("print('ran')"), NANWATCH_FAIL_FAST="1", NANWATCH_JOURNAL=bad)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("nanwatch run: under fail-fast the journal has to be writable: ")
+    assert bad in done.stderr
+    assert run(*engine("print('ran')"), NANWATCH_JOURNAL=bad).stdout == "ran\n"
+
+
 def test_what_an_earlier_run_left_in_the_journal_is_not_taken_for_ours(journal: Path) -> None:
     run(*engine("NanProbe().observe(BAD, ['earlier'])"), NANWATCH_FAIL_FAST="1")
     done = run(*engine("NanProbe().observe(torch.zeros(1, 4), ['mine']).result()"), NANWATCH_FAIL_FAST="1")

@@ -4,9 +4,10 @@ The program runs in a process group of its own, with its arguments, its terminal
 that reach us passed through; its exit status is ours. Under fail-fast a raise on one
 tensor-parallel rank leaves the others waiting for ever, and some engines end with status 0 after
 one, so the journal is watched: once it says that fail-fast tripped, the group has 5 seconds to end
-by itself, and the status is 70 whatever the engine says.
+by itself, and the status is 70 whatever the engine says. A journal that cannot be written would hide
+that, so under fail-fast the command is refused then.
 
-No code is needed in the program: environment.py says how nanwatch gets into it.
+No code is needed in the program: every Python that it starts hooks into the engine that it imports.
 """
 
 import argparse
@@ -23,9 +24,9 @@ from nanwatch.settings import Settings
 
 from .environment import environment_of_child
 from .terminal import Terminal, signal_group
-from .trip import TripWatch
+from .trip import TripWatch, refused_by_journal
 
-NAN_STATUS = 70
+USAGE, NAN_STATUS = 2, 70
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as a shell says it
 GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
@@ -40,6 +41,9 @@ def main(argv: list[str]) -> int:
     """Run a command; its own exit status, or NAN_STATUS where fail-fast tripped in it."""
     command = _parse(argv)
     settings = Settings.from_environment()
+    if settings.fail_fast and (why := refused_by_journal(settings)):
+        print(f"nanwatch run: under fail-fast the journal has to be writable: {why}", file=sys.stderr)
+        return USAGE
     run_id = secrets.token_hex(8)
     watch = TripWatch(settings, run_id)
     environment = environment_of_child(os.environ, settings, run_id)

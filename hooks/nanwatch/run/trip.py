@@ -1,10 +1,25 @@
 """What the journal says of the engines that one `nanwatch run` started."""
 
-from nanwatch.journal.folder import default_folder
+import tempfile
+
+from nanwatch.journal.folder import Folder, default_folder
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
 
 MOST_IDS = 20
+ROOM_BYTES = 65_536  # for the first lines of a source, and some corrupted requests
+
+
+def refused_by_journal(settings: Settings) -> str:
+    """Return why the journal would not take a line of a program started here, "" if it would."""
+    folder = Folder(settings.journal or default_folder(writing=True), settings.journal_group)
+    try:
+        folder.prepare()
+        with tempfile.TemporaryFile(dir=folder.path) as trial:
+            trial.write(bytes(ROOM_BYTES))
+    except OSError as error:
+        return f"{error.strerror or error} (NANWATCH_JOURNAL names {folder.path})"
+    return ""
 
 
 class TripWatch:

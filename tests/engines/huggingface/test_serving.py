@@ -12,6 +12,7 @@ import nanwatch
 from nanwatch.engines.huggingface import serving
 from nanwatch.engines.seams import MissingSeamError
 from nanwatch.request_scope import current_scope
+from nanwatch.settings import SettingsError
 from tests.engines.huggingface import model_folder
 from tests.engines.huggingface.batches import quick_collections, settings, wishes
 from tests.engines.written import Written
@@ -26,6 +27,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> Any:
     manager = utils.GenerateManager
     for name in ("generate_streaming", "generate_non_streaming", "submit", "async_submit"):
         monkeypatch.setattr(manager, name, getattr(manager, name))
+    monkeypatch.setattr(utils.GenerationState, "__init__", utils.GenerationState.__init__)
     handler = transcription.TranscriptionHandler
     monkeypatch.setattr(handler, "handle_request", handler.handle_request)
     serving.attach(utils)
@@ -179,3 +181,14 @@ def test_under_fail_fast_without_continuous_batching_only_the_corrupted_client_g
     assert spark.requests == {"spark": 64}
     assert len(clean[2]) == len(after[2]) == 4
     assert read(written.folder).ids == ["spark"]
+
+
+def test_under_abort_a_server_without_continuous_batching_refuses_to_start(
+    attached: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made of generate(), which cannot end one request of a call."""
+    utils.GenerationState(continuous_batching=False)
+    monkeypatch.setenv("NANWATCH_ON_NAN", "abort")
+    utils.GenerationState(continuous_batching=True)
+    with pytest.raises(SettingsError, match=r"abort' cannot be had here: generate\(\) answers all requests"):
+        utils.GenerationState(continuous_batching=False)
