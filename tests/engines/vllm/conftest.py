@@ -65,7 +65,8 @@ def run(tmp_path: Path) -> Run:
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         assert done.returncode == status, f"status {done.returncode}: {done.stderr[-3000:]}"
-        return [json.loads(line) for line in lines]
+        # A log line of another thread may stand between a result and its newline.
+        return [json.JSONDecoder().raw_decode(line)[0] for line in lines]
 
     return run
 
