@@ -72,7 +72,8 @@ def test_one_of_eight_streams_ends_with_an_error_and_nothing_else_changes(
     assert WHY in whole.error["message"]
     assert (twins.status, twins.tokens) == (503, [])
     assert (streamed.status, streamed.finish) == (200, None)
-    assert len(streamed.tokens) in range(9, 13)  # 5 of each choice, and what the sibling was ahead
+    # 5 of the bad choice; its sibling was some steps ahead, and is cut off long before its 64.
+    assert len(streamed.tokens) in range(9, 5 + 32)
     assert streamed.error is not None
 
     assert sample(metrics, "nanwatch_aborted_requests_total") == 4
