@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.measure import AtMost
+from benchmarks.measure import AtMost, one_thread
 from benchmarks.scratch import scratch_journal
 from benchmarks.serving import REQUESTS, ROUNDS, Interval, _block_of, _manager_of, _tiny_model
 from nanwatch import NanProbe
@@ -28,13 +28,8 @@ OBSERVE, ABORT = "observe", "abort"
 
 def main() -> None:
     """Print the table."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with scratch_journal(), torch.no_grad():
-            _print(_seconds_per_step())
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), scratch_journal(), torch.no_grad():
+        _print(_seconds_per_step())
 
 
 def _seconds_per_step() -> dict[str, list[float]]:

@@ -11,14 +11,13 @@ a goal: what the plain way is divided by is then mostly that wait.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.measure import AtLeast, AtMost, Line, Spread, print_table, take_turns
+from benchmarks.measure import AtLeast, AtMost, Line, Spread, one_thread, print_table, take_turns
 from nanwatch.counting import count_nans_per_row
 from nanwatch.inspection import inspect_on_cpu
 
@@ -37,22 +36,11 @@ FIXED_MICROSECONDS = AtMost(10)
 def main() -> None:
     """Print the table."""
     torch.manual_seed(0)
-    with _one_thread():
+    with one_thread():
         lines = [*_clean_steps(), *_one_small_row(), *_one_bad_row(), *_nothing_but_nans()]
     lines += _with_torchs_threads()
     capability = torch.backends.cpu.get_cpu_capability()
     print_table(f"Looking at logits on the CPU: torch {torch.__version__}, one thread, {capability}", lines)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute in one thread, and afterwards in as many as before."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _clean_steps() -> Iterator[Line]:

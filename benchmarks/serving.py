@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.measure import AtMost
+from benchmarks.measure import AtMost, one_thread
 from benchmarks.scratch import scratch_journal
 from nanwatch import NanProbe
 from nanwatch.engines.huggingface.continuous import ContinuousWatcher
@@ -50,13 +50,8 @@ class Interval(NamedTuple):
 
 def main() -> None:
     """Print the table."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with scratch_journal(), torch.no_grad():
-            _print(_seconds_per_step())
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), scratch_journal(), torch.no_grad():
+        _print(_seconds_per_step())
 
 
 def _seconds_per_step() -> dict[str, list[float]]:
