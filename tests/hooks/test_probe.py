@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanwatch import NanLogitsError, NanProbe, Observation
+from nanwatch import NanLogitsError, NanProbe, Observation, lifecycle
 from nanwatch.settings import SettingsError
 from tests.seen import read
 
@@ -358,12 +358,15 @@ def test_a_probe_made_again_goes_on_in_the_same_file_and_its_requests_are_new_on
 
 
 def test_an_abandoned_probe_still_writes_what_it_observed(journal: Path) -> None:
+    before = set(lifecycle._living)
     NanProbe().observe(logits(1, {0: 1}), ["a"])
     gc.collect()
     deadline = time.monotonic() + 3
     while read(journal).ids != ["a"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    for abandoned in lifecycle._living - before:
+        abandoned.close(5)
 
 
 def test_nothing_that_is_no_step_is_counted(journal: Path) -> None:

@@ -36,7 +36,7 @@ class SlowOs:
 @pytest.fixture
 def hanging(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowOs]:
     """An engine in another thread whose open hangs."""
-    slow = SlowOs()
+    slow, before = SlowOs(), set(descriptors._open)
     monkeypatch.setattr(descriptors, "os", slow)
     thread = threading.Thread(target=lambda: Engine(journal))
     thread.start()
@@ -44,7 +44,7 @@ def hanging(journal: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowOs]:
     yield slow
     slow.go_on.set()
     thread.join()
-    for descriptor in tuple(descriptors._open):
+    for descriptor in set(descriptors._open) - before:
         descriptors.close(descriptor)
 
 
@@ -180,7 +180,7 @@ def test_a_failing_block_closes_and_a_good_one_does_not() -> None:
 
 def test_an_open_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Neither a number to close nor a held guard."""
-    before = set(descriptors._open)
+    before = dict(descriptors._open)
     with pytest.raises(FileNotFoundError):
         descriptors.open_file(tmp_path / "none", os.O_RDONLY, 0)
     assert descriptors._open == before

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nanwatch.journal import descriptors
 from nanwatch.journal.reader import JournalReader
 from tests.engine import Engine
 from tests.journal.dying import Process
@@ -48,7 +49,27 @@ def move_folder_away(path: Path) -> None:
     path.parent.rename(path.parent.with_suffix(".away"))
 
 
-DAMAGE = [cut, empty, grow, delete, delete_folder, replace_by_itself, move_folder_away]
+def descriptor_of(path: Path) -> int:
+    """Return the number under which the writer of this process has a file open."""
+    (number,) = [n for n in descriptors._open if Path(f"/proc/self/fd/{n}").readlink() == path]
+    return number
+
+
+def close_its_descriptor(path: Path) -> None:
+    """As a daemon that closes all it finds open."""
+    os.close(descriptor_of(path))
+
+
+DAMAGE = [
+    cut,
+    empty,
+    grow,
+    delete,
+    delete_folder,
+    replace_by_itself,
+    move_folder_away,
+    close_its_descriptor,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
@@ -75,6 +96,20 @@ def test_the_next_tick_heals(journal: Path, damage: Callable[[Path], None]) -> N
         assert source.totals.corrupted_requests == 3
         assert source.active
     reader.close()
+
+
+def test_a_file_that_got_our_descriptors_number_is_left_alone(journal: Path, tmp_path: Path) -> None:
+    """The engine closed it and opened a file of its own: no line goes into that, and it stays open."""
+    with Engine(journal) as engine:
+        engine.corrupt("a")
+        number = descriptor_of(path_of(engine))
+        with (tmp_path / "theirs").open("wb") as theirs:
+            os.dup2(theirs.fileno(), number)
+            engine.corrupt("b")
+            assert told(path_of(engine)) == ["a", "b"]
+            os.write(number, b"still theirs")
+    assert (tmp_path / "theirs").read_bytes() == b"still theirs"
+    os.close(number)
 
 
 def test_a_foreign_file_in_its_place_is_left_alone(journal: Path) -> None:

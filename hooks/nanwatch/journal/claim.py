@@ -21,9 +21,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from . import descriptors
+from .descriptors import identity_of
 from .fold import Fold, ForeignFileError
 from .folder import SUFFIX, Folder, is_at
-from .held import LOCK_TRIES, OPEN_FLAGS, HeldFile, NoLocksError, identity_of, lock, make
+from .held import LOCK_TRIES, OPEN_FLAGS, HeldFile, NoLocksError, lock, make
 from .line import FILE_LINE_BEGINS, MOST_LINE_BYTES, Labels, LineError
 
 MOST_FILES = 4096  # per slot; past that something makes files faster than anything can read them

@@ -4,8 +4,13 @@ A lock belongs to the open file, which a forked child shares: while the child ho
 descriptor, its dead parent would still look alive. So a child closes what it inherited, also a
 descriptor that was just being opened in another thread, and never unlocks (LOCK_UN would take
 the lock from the parent). The guard below makes "open" and "remember" one step for a fork.
+
+A program may close what is not its own (a daemon that closes all descriptors at its start); the
+number is then given to another file, say a client's socket. So each number is kept with the file
+that it was opened for: nothing is written to another file or closes it.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -15,29 +20,51 @@ from pathlib import Path
 _FORK_WAIT_SECONDS = 1.0  # an open may hang on a dead network disk; a fork must not
 
 _guard = threading.Lock()
-_open: set[int] = set()
+_open: dict[int, "Identity"] = {}
 _forking = threading.local()  # .holds_guard: this thread's fork got the guard in time
+
+Identity = tuple[int, int]  # device and inode: what tells one file from every other that exists
 
 
 def open_file(path: Path, flags: int, mode: int) -> int:
     """Open a journal file; like os.open, and a forked child will close it."""
     with _guard:
         descriptor = os.open(path, flags, mode)
-        _open.add(descriptor)
+        try:
+            _open[descriptor] = identity_of(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
     return descriptor
+
+
+def is_still_open(descriptor: int) -> bool:
+    """Whether the number is still that of the file which `open_file` opened."""
+    opened_for = _open.get(descriptor)
+    if opened_for is None:
+        return False
+    try:
+        return identity_of(os.fstat(descriptor)) == opened_for
+    except OSError as error:
+        return error.errno != errno.EBADF  # a disk that cannot be asked closes nothing
+
+
+def identity_of(found: os.stat_result) -> Identity:
+    """Return the device and the inode of what stat found."""
+    return (found.st_dev, found.st_ino)
 
 
 def close(descriptor: int) -> None:
     """Close a descriptor that `open_file` returned; its lock goes with it.
 
-    In a forked child it is closed already, and the number may be another file's: nothing happens.
+    Where it is closed already, as in a forked child, the number may be another file's: nothing happens.
     """
     with _guard:
-        if descriptor not in _open:
-            return
-        _open.remove(descriptor)
-        with suppress(OSError):  # the file is done with; a failing close loses nothing that was written
-            os.close(descriptor)
+        is_ours = is_still_open(descriptor)
+        _open.pop(descriptor, None)
+        if is_ours:
+            with suppress(OSError):  # the file is done with; a failing close loses nothing that was written
+                os.close(descriptor)
 
 
 @contextmanager
@@ -62,10 +89,8 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _guard  # noqa: PLW0603  the inherited lock may be held by a thread that is not in this process
     _guard = threading.Lock()
-    for descriptor in _open:
-        with suppress(OSError):
-            os.close(descriptor)
-    _open.clear()
+    for descriptor in tuple(_open):
+        close(descriptor)
 
 
 os.register_at_fork(

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from . import descriptors
+from .descriptors import Identity, identity_of
 from .folder import Folder
 
 OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -35,7 +36,7 @@ class Look(Enum):
 
     WHOLE = "our file, as we left it"
     RESIZED = "our file, and somebody else cut it or wrote to it"
-    GONE = "nothing, or another file"
+    GONE = "nothing, or another file; or the engine closed our descriptor"
 
 
 @dataclass(slots=True)
@@ -44,17 +45,17 @@ class HeldFile:
 
     descriptor: int
     path: Path
-    identity: tuple[int, int]  # device and inode
+    identity: Identity
     size: int
     locked: bool = True  # False: the file system has no locks
 
     def look(self) -> Look:
-        """Look at the path, with one system call."""
+        """Look at the path, and at the descriptor."""
         try:
             found = os.lstat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return Look.GONE
-        if identity_of(found) != self.identity:
+        if identity_of(found) != self.identity or not descriptors.is_still_open(self.descriptor):
             return Look.GONE
         return Look.WHOLE if found.st_size == self.size else Look.RESIZED
 
@@ -94,7 +95,7 @@ class HeldFile:
         """Let it go; its lock becomes free with that."""
         descriptors.close(self.descriptor)
 
-    def _fill(self, descriptor: int, temporary: Path, content: bytes) -> tuple[int, int]:
+    def _fill(self, descriptor: int, temporary: Path, content: bytes) -> Identity:
         """Lock and write the new file before it gets the name."""
         identity = identity_of(os.fstat(descriptor))
         if self.locked and not lock(descriptor):
@@ -138,11 +139,6 @@ def lock(descriptor: int, tries: int = LOCK_TRIES) -> bool:
             raise
         return True
     return False
-
-
-def identity_of(found: os.stat_result) -> tuple[int, int]:
-    """Return what tells one file from every other that exists."""
-    return (found.st_dev, found.st_ino)
 
 
 def _write_whole(descriptor: int, data: bytes, path: Path) -> None:
