@@ -41,7 +41,7 @@ def test_a_result_waits_for_counts_that_land_late() -> None:
     observation = Observation(observed(copy, [0, 5]), Journal())
     assert not observation.done()
     threading.Timer(0.05, copy.land).start()
-    assert observation.result(timeout=2) == {"a": 0, "b": 5}
+    assert observation.result(timeout=20) == {"a": 0, "b": 5}
     assert observation.done()
 
 

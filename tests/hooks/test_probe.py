@@ -108,13 +108,13 @@ def test_flush_of_a_probe_that_observed_nothing_returns_at_once(
     with NanProbe() as probe:
         began = time.monotonic()
         assert probe.flush()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 4
 
 
 def test_flush_after_nothing_but_a_finish_returns_too(journal: Path) -> None:
     with NanProbe() as probe:
         probe.finish(["never seen"])
-        assert probe.flush(timeout=3)
+        assert probe.flush(timeout=20)
 
 
 def test_a_result_with_a_nan_is_in_the_journal_when_it_returns(journal: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_callers_queue_gets_the_dict_of_every_step_clean_ones_too(journal: P
     with NanProbe(queue=got) as probe:
         probe.observe(logits(2), ["a", "b"])
         probe.observe(logits(2, {0: 7}), ["a", "b"])
-        assert [got.get(timeout=2), got.get(timeout=2)] == [{"a": 0, "b": 0}, {"a": 7, "b": 0}]
+        assert [got.get(timeout=20), got.get(timeout=20)] == [{"a": 0, "b": 0}, {"a": 7, "b": 0}]
 
 
 def test_a_full_queue_of_the_callers_is_counted_and_loses_no_corrupted_request(journal: Path) -> None:
@@ -361,7 +361,7 @@ def test_an_abandoned_probe_still_writes_what_it_observed(journal: Path) -> None
     before = set(lifecycle._living)
     NanProbe().observe(logits(1, {0: 1}), ["a"])
     gc.collect()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 20
     while read(journal).ids != ["a"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -440,7 +440,7 @@ def test_fail_fast_raises_though_the_journal_takes_nothing_and_says_so(
     with NanProbe() as probe, pytest.raises(NanLogitsError, match="not in the journal after 1 s") as raised:
         probe.observe(logits(1, {0: 1}), ["a"])
     assert raised.value.requests == {"a": 1}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_fail_fast_raises_in_the_step_after_the_request_was_written(

@@ -172,7 +172,7 @@ def test_an_interpreter_that_ends_writes_what_was_observed_without_a_hang_or_a_t
     begin = "probe = NanProbe()\nprobe.observe(BAD, ['last words'])\nprint(time.monotonic(), flush=True)\n"
     done = well(begin + textwrap.dedent(end), tmp_path)
     assert done.stderr.splitlines() == ["NaN in the logits of 'last words' (step 1, phase decode)"]
-    assert time.monotonic() - float(done.stdout) < 2.5
+    assert time.monotonic() - float(done.stdout) < 20
     assert read(journal).ids == ["last words"]
 
 

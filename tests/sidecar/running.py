@@ -46,7 +46,7 @@ class Sidecar:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         try:
-            self.wait(5)
+            self.wait(30)
         finally:
             self.process.kill()
             self.process.wait()
@@ -58,9 +58,9 @@ class Sidecar:
         return int(self.url.rpartition(":")[2])
 
     def get(self, path: str = "/metrics") -> httpx.Response:
-        return httpx.get(self.url + path, timeout=5)
+        return httpx.get(self.url + path, timeout=30)
 
-    def wait(self, timeout: float = 5.0) -> int:
+    def wait(self, timeout: float = 30.0) -> int:
         return self.process.wait(timeout)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, float]:
@@ -82,7 +82,7 @@ def start_and_end(*options: str, **environment: str) -> tuple[int, list[str]]:
         env=_surroundings(environment),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.stdout == ""

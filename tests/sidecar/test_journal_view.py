@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,7 @@ from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import Settings
 from nanwatch_sidecar import http_loop
 from nanwatch_sidecar.app import create_app
-from nanwatch_sidecar.journal_view import POLL_SECONDS, JournalView
+from nanwatch_sidecar.journal_view import PATIENCE_SECONDS, POLL_SECONDS, JournalView
 from tests.engine import Engine
 
 
@@ -66,7 +67,7 @@ def test_a_poll_that_is_under_way_is_not_fresh_enough(
     """A poll may have read before the call what was written since: the next one is waited for."""
     reader.hangs_after.set()
     view.start()
-    assert reader.has_read.wait(5)
+    assert reader.has_read.wait(30)
     engine.serve()
     refreshed = threading.Thread(target=view.refresh)
     refreshed.start()
@@ -79,16 +80,19 @@ def test_a_poll_that_is_under_way_is_not_fresh_enough(
 
 def test_it_polls_by_itself(view: JournalView, reader: HangingReader) -> None:
     """Four times a second, though nobody asks."""
+    began = time.monotonic()
     view.start()
     view.start()
-    time.sleep(6 * POLL_SECONDS)
-    assert 4 <= reader.polls <= 8
+    while reader.polls < 5:
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+    assert reader.polls <= 2 + (time.monotonic() - began) / POLL_SECONDS
 
 
 def test_a_disk_that_hangs_makes_answers_old_and_never_late(
     view: JournalView, reader: HangingReader, engine: Engine
 ) -> None:
-    """/metrics answers with the last values within 2 s, /healthz at once, /readyz says what is wrong."""
+    """/metrics answers with the last values in the end, /healthz at once, /readyz says what is wrong."""
     client = TestClient(create_app(Settings(), view))
     engine.corrupt("A")
     assert client.get("/readyz").status_code == 200
@@ -96,11 +100,11 @@ def test_a_disk_that_hangs_makes_answers_old_and_never_late(
     engine.corrupt("B")
     started = time.monotonic()
     text = client.get("/metrics").text
-    assert time.monotonic() - started < 2
+    assert PATIENCE_SECONDS <= time.monotonic() - started < 10
     assert 'corrupted_requests_total{engine="0",model_name="llama",replica="0",runtime="torch"} 1.0' in text
     started = time.monotonic()
     assert client.get("/healthz").status_code == 200
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < PATIENCE_SECONDS
     (problem,) = client.get("/readyz").json()["problems"]
     assert problem.startswith(f"{view.folder}: reading it has not come back for ")
     reader.hangs.clear()
@@ -115,13 +119,13 @@ def test_many_scrapes_of_a_hanging_disk_wait_side_by_side(view: JournalView, rea
     view.refresh()
     reader.hangs.set()
     before = threading.active_count()
-    waiting = [threading.Thread(target=view.refresh, args=(0.5,)) for _ in range(10)]
+    waiting = [threading.Thread(target=view.refresh, args=(1,)) for _ in range(10)]
     started = time.monotonic()
     for thread in waiting:
         thread.start()
     for thread in waiting:
         thread.join()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 5
     assert threading.active_count() == before
 
 
@@ -174,8 +178,8 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(view: JournalView, reader: 
     waiting.start()
     started = time.monotonic()
     view.close(0.2)
-    waiting.join(5)
-    assert time.monotonic() - started < 1
+    waiting.join(30)
+    assert time.monotonic() - started < 10
 
 
 def test_each_poll_tells_the_corrupted_requests_so_far(journal: Path) -> None:
@@ -207,19 +211,21 @@ def test_a_rank_that_disagrees_is_judged_while_it_is_followed(
 
 
 def test_the_server_ends_at_once_though_a_scrape_waits_for_the_disk(
-    view: JournalView, reader: HangingReader
+    view: JournalView, reader: HangingReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its end nobody waits any more: a scrape under way is answered with the last values."""
     view.refresh()
     reader.hangs.set()
+    monkeypatch.setattr(view, "refresh", partial(view.refresh, 20))
+    monkeypatch.setattr(http_loop, "DRAIN_SECONDS", 20)
     answers: list[int] = []
     ends_at = time.monotonic() + 0.5
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
-        scrape = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=5).status_code))
+        scrape = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=30).status_code))
         scrape.start()
         app = create_app(Settings(), view)
         asyncio.run(http_loop.run(app, listener, lambda: time.monotonic() > ends_at, view.stop))
-    assert time.monotonic() - ends_at < 0.45
-    scrape.join(5)
+    assert time.monotonic() - ends_at < 10
+    scrape.join(30)
     assert answers == [200]
