@@ -43,7 +43,7 @@ def free_port() -> int:
         return port
 
 
-def until(holds: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Wait until something holds; fail with `what` was waited for."""
     deadline = time.monotonic() + timeout
     while not holds():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-CHILD_SECONDS = 20
+CHILD_SECONDS = 60
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 

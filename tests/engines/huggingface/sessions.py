@@ -10,7 +10,7 @@ import torch
 from tests.engines.huggingface.batches import Prompt, add, manager_of, two_buffers
 from tests.engines.huggingface.tiny import POISON, tiny_llama
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def talkative_llama() -> Any:

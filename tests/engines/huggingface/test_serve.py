@@ -20,7 +20,7 @@ from tests.engines.huggingface import model_folder
 from tests.seen import Seen, read
 
 START_SECONDS = 150.0
-SEEN_SECONDS = 10.0
+SEEN_SECONDS = 60.0
 CONTINUOUS = (
     *("--continuous-batching", "--cb-num-blocks", "512", "--cb-block-size", "16"),
     *("--cb-max-batch-tokens", "256"),
