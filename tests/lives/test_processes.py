@@ -38,7 +38,7 @@ def many(method):
 """
 
 
-def run(script: str, tmp_path: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(script: str, tmp_path: Path, timeout: float = 150) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "script.py"
     main = textwrap.indent(textwrap.dedent(script), "    ")
     file.write_text(f"{_BEGIN}\nif __name__ == '__main__':\n{main}\n", encoding="utf-8")
