@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from nanwatch import cli, demo
+from nanwatch import NanProbe, cli, demo
 from nanwatch.demo import service as demo_service
+from nanwatch.demo.others import other_engines
 from nanwatch.demo.pace import Pace
 from nanwatch.demo.service import DemoService
 from nanwatch.demo.sidecar import Scrape, Sidecar, SidecarError, address_or_free_one
 from nanwatch.demo.verdict import Planted, Reported, differences
+from tests.engine import Engine
 from tests.seen import read
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 PLANTED = Planted(requests=12, corrupted_ids=["demo-2", "demo-7"])
 AS_PLANTED = Reported(requests=12, corrupted_requests=2, corrupted_ids=("demo-7", "demo-2"))
+OTHER_ENGINE = "'llama' engine 0 (torch), host node-1, pid 4711"
 
 SCRAPE = """\
 # HELP corrupted_requests_total Requests with a NaN.
@@ -157,6 +160,30 @@ def test_the_engine_alone_is_stopped_by_fail_fast_with_70(tmp_path: Path) -> Non
     assert read(tmp_path).corrupted == 1
 
 
+def test_the_journal_of_a_running_engine_is_refused_in_one_line(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(journal, replica="demo"):
+        before = sorted(journal.iterdir())
+        assert cli.main(["demo", "--end-after", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nanwatch demo: NANWATCH_JOURNAL='{journal}' is the journal of a running engine")
+    assert OTHER_ENGINE in line
+    assert sorted(journal.iterdir()) == before
+
+
+def test_what_an_engine_that_ended_left_in_the_journal_and_our_own_source_are_no_other_engine(
+    journal: Path,
+) -> None:
+    began = time.monotonic()
+    Engine(journal, replica="ended").die()
+    with NanProbe(), NanProbe(replica="1"):
+        assert other_engines(journal) == []
+        with Engine(journal):
+            assert other_engines(journal) == [OTHER_ENGINE]
+    assert other_engines(journal, since=began) == [OTHER_ENGINE] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -221,20 +248,25 @@ class _Sidecar:
         return [{"request_id": name, "finished": True} for name in self._poisoned]
 
 
-def test_a_number_that_is_not_as_planted_ends_the_demo_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_not_as_planted_ends_the_demo_with_1(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo_service, "REPORT_SECONDS", 0.0)
     said: list[str] = []
     service = DemoService(
         cast("DemoModel", None),
         cast("Sidecar", _Sidecar(["demo-1"])),
         cast("Pace", None),
+        journal=journal,
         model_name=demo_service.MODEL_NAME,
         once=True,
         say=said.append,
     )
     service._planted = Planted(requests=0, corrupted_ids=["demo-1"])
+    Engine(journal).die()
     assert service._judge() == 1
     assert "WRONG: corrupted_requests_total is 0, expected 1" in said, "it counts from the demo's begin"
+    assert any(OTHER_ENGINE in line for line in said), "whose counts it may be"
 
 
 def test_a_scrape_is_summed_for_one_model_alone() -> None:

@@ -6,6 +6,7 @@ after five seconds, one prompt is poisoned. With --no-sidecar it is the engine a
     0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted;
           --end-after: its time is over
     1     ... or did not; or the sidecar did not come up
+    2     NANWATCH_JOURNAL is the journal of a running engine, or another usage error
     70    NANWATCH_FAIL_FAST=1: the first poisoned prompt stopped the engine
     130   Ctrl-C
     143   SIGTERM
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nanwatch.settings import Settings, listen_address
 
+from .others import SharedJournalError, refuse_shared
 from .pace import POISON_SECONDS, POISON_SECONDS_ONCE, Pace
 from .sidecar import Sidecar, SidecarError, address_or_free_one
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .model import DemoModel
 
 NO_SIDECAR = 1
+USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -62,6 +65,9 @@ def main(argv: Sequence[str]) -> int:
     except SidecarError as error:
         print(f"nanwatch demo: {error}", file=sys.stderr)
         return NO_SIDECAR
+    except SharedJournalError as error:
+        print(f"nanwatch demo: {error}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         _say("\nstopped")
         return INTERRUPTED
@@ -70,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> int:
     from .service import MODEL_NAME, DemoService
 
+    refuse_shared(journal)
     wanted = arguments.listen or settings.listen
     address = address_or_free_one(wanted)
     if address != wanted and wanted[1] != 0:
@@ -81,7 +88,10 @@ def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> in
         _say(f"status     nanwatch status --journal {journal}")
         pace = _pace(arguments)
         name = settings.model_name or MODEL_NAME
-        return DemoService(model, sidecar, pace, model_name=name, once=arguments.once, say=_say).run()
+        service = DemoService(
+            model, sidecar, pace, journal=journal, model_name=name, once=arguments.once, say=_say
+        )
+        return service.run()
 
 
 def _run_alone(arguments: argparse.Namespace, settings: Settings) -> int:
