@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from nanwatch.demo.sidecar import Scrape, Sidecar, SidecarError, address_or_free
 from nanwatch.demo.verdict import Planted, Reported, differences
 from tests.engine import Engine
 from tests.seen import read
+from tests.tools import has_ended, until
 
 if TYPE_CHECKING:
     from nanwatch.demo.model import DemoModel
@@ -75,18 +77,18 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Programs that are started hear SIGHUP, although nohup may have started us."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def journal_of(output: str) -> Path:
     found = re.search(r"journal +(/\S+)", output)
     assert found, output
     return Path(found[1])
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.slow
@@ -118,8 +120,10 @@ def test_fail_fast_shows_the_error_and_the_counter_and_ends_with_70(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: int, heard: None) -> None:
     with taken_port() as port, running("--listen", f"127.0.0.1:{port}") as process:
         assert process.stdout
         seen = ""
@@ -131,7 +135,7 @@ def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: 
         assert sidecar
         process.send_signal(number)
         assert process.wait(timeout=30) == status
-        assert not exists(int(sidecar[1]))
+        assert has_ended(int(sidecar[1]))
         assert not journal_of(seen).exists()
     assert re.search(rf"port +{port} is taken, so \d+", seen)
 
@@ -298,6 +302,25 @@ def test_a_sidecar_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: p
         pytest.raises(SidecarError, match=f"ended with 1: .*cannot listen on 127.0.0.1:{port}"),
     ):
         sidecar.wait_until_up()
+
+
+def test_a_sidecar_that_ended_is_said_in_one_line_when_it_is_asked(tmp_path: Path) -> None:
+    with Sidecar(("127.0.0.1", 0), tmp_path) as sidecar:
+        os.kill(sidecar.pid, signal.SIGKILL)
+        with pytest.raises(SidecarError, match=r"^the sidecar ended with -9: "):
+            sidecar.scrape()
+
+
+def test_a_demo_that_is_killed_leaves_no_sidecar(tmp_path: Path) -> None:
+    script = """
+    import os, pathlib, signal, sys
+    from nanwatch.demo.sidecar import Sidecar
+    print(Sidecar(("127.0.0.1", 0), pathlib.Path(sys.argv[1])).pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    pid = int(subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout)
+    until(lambda: has_ended(pid), "the sidecar has ended")
 
 
 def test_the_wanted_address_is_taken_where_it_is_free() -> None:

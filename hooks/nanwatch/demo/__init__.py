@@ -5,11 +5,11 @@ after five seconds, one prompt is poisoned. With --no-sidecar it is the engine a
 
     0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted;
           --end-after: its time is over
-    1     ... or did not; or the sidecar did not come up
+    1     ... or did not; or the sidecar did not come up, or ended before the demo
     2     NANWATCH_JOURNAL is the journal of a running engine, or another usage error
     70    NANWATCH_FAIL_FAST=1: the first poisoned prompt stopped the engine
     130   Ctrl-C
-    143   SIGTERM
+    143   SIGTERM; 129: SIGHUP, the terminal was closed
 """
 
 import argparse
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NO_SIDECAR = 1
 USAGE = 2
 INTERRUPTED = 130
-TERMINATED = 143
+SIGNALLED = 128  # and the signal's number, as a shell says it
 
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
 _SIDECAR_NEEDS = ("fastapi", "uvicorn", "prometheus_client")
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     settings = Settings.from_environment()
     _refuse_if_missing(_ENGINE_NEEDS if arguments.no_sidecar else _ENGINE_NEEDS + _SIDECAR_NEEDS)
-    signal.signal(signal.SIGTERM, _terminated)
+    _end_in_order_at(signal.SIGTERM, signal.SIGHUP)
     logging.basicConfig(stream=sys.stdout, format="       (the engine's log: %(message)s)")
     try:
         with _journal(settings) as journal:
@@ -142,8 +142,15 @@ def _refuse_if_missing(needed: Sequence[str]) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def _terminated(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(TERMINATED)
+def _end_in_order_at(*numbers: signal.Signals) -> None:
+    """End the sidecar and remove the journal; what we were started ignoring, as by nohup, stays ignored."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _terminated)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(SIGNALLED + number)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
