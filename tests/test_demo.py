@@ -101,7 +101,7 @@ def test_once_ends_well_with_every_number_as_planted(tmp_path: Path) -> None:
     assert len(poisoned) == 3
     for request_id in poisoned:
         assert re.search(rf"{request_id}  5,1\d\d NaN, logits rows 10, first at step \d+ \(prefill\)", output)
-    assert ", ".join(poisoned) in output
+    assert f"poisoned of these: {', '.join(poisoned)}" in output
     assert re.search(r"http://127\.0\.0\.1:\d+/metrics", output)
     assert max(len(line) for line in output.splitlines() if not line.startswith(("journal", "status"))) <= 104
     assert list(tmp_path.iterdir()) == [], "the journal is removed"
@@ -174,6 +174,17 @@ def test_the_journal_of_a_running_engine_is_refused_in_one_line(
     assert line.startswith(f"nanwatch demo: NANWATCH_JOURNAL='{journal}' is the journal of a running engine")
     assert OTHER_ENGINE in line
     assert sorted(journal.iterdir()) == before
+
+
+def test_a_journal_that_cannot_be_written_is_refused_in_one_line(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.write_text("a file")
+    assert cli.main(["demo", "--end-after", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"nanwatch demo: the journal cannot be written: journal folder {journal} is not a folder"
+    )
 
 
 def test_what_an_engine_that_ended_left_in_the_journal_and_our_own_source_are_no_other_engine(
@@ -289,7 +300,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == missing else SimpleNamespace())
     assert cli.main(["demo"]) == 2
     assert capsys.readouterr().err == (
-        f"nanwatch demo: {missing} is not installed: pip install 'nanwatch[demo,sidecar]'\n"
+        f"nanwatch demo: {missing} is not installed: pip install '.[demo,sidecar]' in nanwatch's folder\n"
     )
 
 

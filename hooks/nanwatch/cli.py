@@ -62,7 +62,7 @@ def _run(word: str, rest: list[str]) -> int:
         if extra is None:
             raise
         print(
-            f"nanwatch {word}: {error.name} is not installed: pip install 'nanwatch[{extra}]'",
+            f"nanwatch {word}: {error.name} is not installed: pip install '.[{extra}]' in nanwatch's folder",
             file=sys.stderr,
         )
         return USAGE

@@ -6,7 +6,7 @@ after five seconds, one prompt is poisoned. With --no-sidecar it is the engine a
     0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted;
           --end-after: its time is over
     1     ... or did not; or the sidecar did not come up, or ended before the demo
-    2     NANWATCH_JOURNAL is the journal of a running engine, or another usage error
+    2     NANWATCH_JOURNAL is a running engine's, or cannot be written; or another usage error
     70    NANWATCH_FAIL_FAST=1: the first poisoned prompt stopped the engine
     130   Ctrl-C
     143   SIGTERM; 129: SIGHUP, the terminal was closed
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nanwatch.settings import Settings, listen_address
 
-from .others import SharedJournalError, refuse_shared
+from .others import UnfitJournalError, refuse_unfit
 from .pace import POISON_SECONDS, POISON_SECONDS_ONCE, Pace
 from .sidecar import Sidecar, SidecarError, address_or_free_one
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     except SidecarError as error:
         print(f"nanwatch demo: {error}", file=sys.stderr)
         return NO_SIDECAR
-    except SharedJournalError as error:
+    except UnfitJournalError as error:
         print(f"nanwatch demo: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> int:
     from .service import MODEL_NAME, DemoService
 
-    refuse_shared(journal)
+    refuse_unfit(settings, journal)
     wanted = arguments.listen or settings.listen
     address = address_or_free_one(wanted)
     if address != wanted and wanted[1] != 0:

@@ -1,29 +1,35 @@
-"""Which other engines write to the demo's journal: their counts would be among the demo's own."""
+"""Whether a journal that the demo was given will do: nobody else counts into it, and it can be written."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from nanwatch import identity
 from nanwatch.journal.reader import JournalReader
 from nanwatch.journal.source import Source
+from nanwatch.run.trip import refused_by_journal
+from nanwatch.settings import Settings
 
 
-class SharedJournalError(RuntimeError):
-    """Another engine writes to the journal that the demo was given."""
+class UnfitJournalError(RuntimeError):
+    """The journal that the demo was given will not do."""
 
 
-def refuse_shared(journal: Path) -> None:
-    """Refuse a journal that is in use; what engines that ended left in it does no harm.
+def refuse_unfit(settings: Settings, journal: Path) -> None:
+    """Refuse a journal that cannot be written, or is in use; what engines that ended left does no harm.
 
     Raises:
-        SharedJournalError: one line with who writes there, and the knob.
+        UnfitJournalError: one line with the reason, and the knob.
     """
     others = other_engines(journal)
     if others:
-        raise SharedJournalError(
+        raise UnfitJournalError(
             f"NANWATCH_JOURNAL={str(journal)!r} is the journal of a running engine ({'; '.join(others)}), "
             "which the demo's NaN would be counted with: unset it for a fresh folder, or name another one"
         )
+    why = refused_by_journal(replace(settings, journal=journal))
+    if why:
+        raise UnfitJournalError(f"the journal cannot be written: {why}; without it there is a fresh folder")
 
 
 def other_engines(journal: Path, since: float = math.inf) -> list[str]:

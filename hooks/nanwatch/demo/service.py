@@ -140,8 +140,8 @@ class DemoService:
         wait_for(lambda: not differences(self._planted, self._reported()), REPORT_SECONDS)
         scrape = self._sidecar.scrape()
         wrong = differences(self._planted, self._reported())
-        poisoned = ", ".join(self._planted.corrupted_ids)
-        self._say(f"{self._planted.requests} requests were served, of these {poisoned} were poisoned")
+        poisoned = ", ".join(self._planted.corrupted_ids) or "none"
+        self._say(f"{self._planted.requests} requests were served, poisoned of these: {poisoned}")
         for sentence in wrong or ["the sidecar reports exactly these"]:
             self._say(f"WRONG: {sentence}" if wrong else sentence)
         for other in other_engines(self._journal, self._began_monotonic) if wrong else ():
