@@ -86,6 +86,18 @@ def test_a_closed_stdout_leaves_the_status_as_it_is(words: str, status: int, jou
     assert (done.returncode, done.stderr) == (status, "")
 
 
+def test_what_is_for_a_closed_stderr_does_not_go_to_the_output_of_the_program(
+    journal: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "engine.py"
+    script.write_text(
+        "import torch, nanwatch\nnanwatch.NanProbe().observe(torch.full((1, 4), torch.nan), ['a']).result()\n"
+    )
+    command = f"{sys.executable} -m nanwatch run -- {sys.executable} {script} 2>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_what_the_terminal_has_no_letter_for_is_escaped(journal: Path) -> None:
     with NanProbe(model_name="mod\xe8le") as probe:
         probe.flush()

@@ -39,10 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_anything() -> None:
-    """Take any text on stdout: closed (`>&-`) it goes nowhere, and what its encoding lacks is escaped."""
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
-    elif isinstance(sys.stdout, io.TextIOWrapper):
+    """Take any text: a closed stream (`>&-`) swallows it, and what stdout's encoding lacks is escaped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  for good
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
