@@ -216,6 +216,22 @@ def test_options_that_make_no_sense_are_refused_in_words(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("value", "once"), [("1", True), ("yes", True), ("", False), ("0", False), ("no", False)]
+)
+def test_once_is_a_boolean_like_any_other(value: str, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    monkeypatch.setenv("ONCE", value)
+    assert demo._arguments([]).once is once
+
+
+def test_a_once_that_is_not_understood_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ONCE", "maybe")
+    assert cli.main(["demo"]) == 2
+    assert capsys.readouterr().err == "nanwatch demo: ONCE='maybe' is not understood: it takes 1 or 0\n"
+
+
 def test_the_engine_alone_needs_no_extra_of_the_sidecar() -> None:
     assert not set(demo._ENGINE_NEEDS) & set(demo._SIDECAR_NEEDS)
 

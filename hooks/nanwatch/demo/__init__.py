@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nanwatch.settings import Settings, listen_address
+from nanwatch.settings import Settings, SettingsError, boolean, listen_address
 
 from .others import UnfitJournalError, refuse_unfit
 from .pace import POISON_SECONDS, POISON_SECONDS_ONCE, Pace
@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--once",
         action="store_true",
-        default=os.environ.get("ONCE", "0") not in {"", "0"},
+        default=_once(os.environ.get("ONCE", "")),
         help="end after three poisoned prompts: 0 if every number came out as planted, else 1 (as ONCE=1)",
     )
     parser.add_argument(
@@ -201,6 +201,18 @@ def _parser() -> argparse.ArgumentParser:
         help="end by itself with status 0; 0: never (the default)",
     )
     return parser
+
+
+def _once(value: str) -> bool:
+    """Understand ONCE, as make hands it on.
+
+    Raises:
+        SettingsError: it is no boolean.
+    """
+    try:
+        return bool(value) and boolean(value)
+    except KeyError:
+        raise SettingsError("ONCE", f"ONCE={value!r} is not understood: it takes 1 or 0") from None
 
 
 def _seconds(value: str) -> float:
