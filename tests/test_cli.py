@@ -75,3 +75,32 @@ def test_a_reader_that_has_seen_enough_is_no_error(journal: Path) -> None:
         timeout=60,
     )
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("words", "status"), [("status", 0), ("run -- sh -c 'exit 5'", 5)])
+def test_a_closed_stdout_leaves_the_status_as_it_is(words: str, status: int, journal: Path) -> None:
+    with NanProbe() as probe:
+        probe.flush()
+    command = f"{sys.executable} -m nanwatch {words} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_what_is_for_a_closed_stderr_does_not_go_to_the_output_of_the_program(
+    journal: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "engine.py"
+    script.write_text(
+        "import torch, nanwatch\nnanwatch.NanProbe().observe(torch.full((1, 4), torch.nan), ['a']).result()\n"
+    )
+    command = f"{sys.executable} -m nanwatch run -- {sys.executable} {script} 2>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_the_terminal_has_no_letter_for_is_escaped(journal: Path) -> None:
+    with NanProbe(model_name="mod\xe8le") as probe:
+        probe.flush()
+    done = nanwatch("status", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ended   mod\\xe8le engine 0" in done.stdout

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +17,23 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from nanwatch import cli, demo
+from nanwatch import NanProbe, cli, demo
 from nanwatch.demo import service as demo_service
+from nanwatch.demo.others import other_engines
 from nanwatch.demo.pace import Pace
 from nanwatch.demo.service import DemoService
 from nanwatch.demo.sidecar import Scrape, Sidecar, SidecarError, address_or_free_one
 from nanwatch.demo.verdict import Planted, Reported, differences
+from tests.engine import Engine
 from tests.seen import read
+from tests.tools import has_ended, until
 
 if TYPE_CHECKING:
     from nanwatch.demo.model import DemoModel
 
 PLANTED = Planted(requests=12, corrupted_ids=["demo-2", "demo-7"])
 AS_PLANTED = Reported(requests=12, corrupted_requests=2, corrupted_ids=("demo-7", "demo-2"))
+OTHER_ENGINE = "'llama' engine 0 (torch), host node-1, pid 4711"
 
 SCRAPE = """\
 # HELP corrupted_requests_total Requests with a NaN.
@@ -72,18 +77,18 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Programs that are started hear SIGHUP, although nohup may have started us."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def journal_of(output: str) -> Path:
     found = re.search(r"journal +(/\S+)", output)
     assert found, output
     return Path(found[1])
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.slow
@@ -96,7 +101,7 @@ def test_once_ends_well_with_every_number_as_planted(tmp_path: Path) -> None:
     assert len(poisoned) == 3
     for request_id in poisoned:
         assert re.search(rf"{request_id}  5,1\d\d NaN, logits rows 10, first at step \d+ \(prefill\)", output)
-    assert ", ".join(poisoned) in output
+    assert f"poisoned of these: {', '.join(poisoned)}" in output
     assert re.search(r"http://127\.0\.0\.1:\d+/metrics", output)
     assert max(len(line) for line in output.splitlines() if not line.startswith(("journal", "status"))) <= 104
     assert list(tmp_path.iterdir()) == [], "the journal is removed"
@@ -115,8 +120,10 @@ def test_fail_fast_shows_the_error_and_the_counter_and_ends_with_70(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: int, heard: None) -> None:
     with taken_port() as port, running("--listen", f"127.0.0.1:{port}") as process:
         assert process.stdout
         seen = ""
@@ -128,7 +135,7 @@ def test_a_signal_ends_the_demo_and_its_sidecar(number: signal.Signals, status: 
         assert sidecar
         process.send_signal(number)
         assert process.wait(timeout=30) == status
-        assert not exists(int(sidecar[1]))
+        assert has_ended(int(sidecar[1]))
         assert not journal_of(seen).exists()
     assert re.search(rf"port +{port} is taken, so \d+", seen)
 
@@ -157,6 +164,41 @@ def test_the_engine_alone_is_stopped_by_fail_fast_with_70(tmp_path: Path) -> Non
     assert read(tmp_path).corrupted == 1
 
 
+def test_the_journal_of_a_running_engine_is_refused_in_one_line(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Engine(journal, replica="demo"):
+        before = sorted(journal.iterdir())
+        assert cli.main(["demo", "--end-after", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nanwatch demo: NANWATCH_JOURNAL='{journal}' is the journal of a running engine")
+    assert OTHER_ENGINE in line
+    assert sorted(journal.iterdir()) == before
+
+
+def test_a_journal_that_cannot_be_written_is_refused_in_one_line(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.write_text("a file")
+    assert cli.main(["demo", "--end-after", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"nanwatch demo: the journal cannot be written: journal folder {journal} is not a folder"
+    )
+
+
+def test_what_an_engine_that_ended_left_in_the_journal_and_our_own_source_are_no_other_engine(
+    journal: Path,
+) -> None:
+    began = time.monotonic()
+    Engine(journal, replica="ended").die()
+    with NanProbe(), NanProbe(replica="1"):
+        assert other_engines(journal) == []
+        with Engine(journal):
+            assert other_engines(journal) == [OTHER_ENGINE]
+    assert other_engines(journal, since=began) == [OTHER_ENGINE] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -172,6 +214,22 @@ def test_options_that_make_no_sense_are_refused_in_words(
     with pytest.raises(SystemExit, match="2"):
         cli.main(["demo", *arguments])
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "once"), [("1", True), ("yes", True), ("", False), ("0", False), ("no", False)]
+)
+def test_once_is_a_boolean_like_any_other(value: str, once: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    monkeypatch.setenv("ONCE", value)
+    assert demo._arguments([]).once is once
+
+
+def test_a_once_that_is_not_understood_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ONCE", "maybe")
+    assert cli.main(["demo"]) == 2
+    assert capsys.readouterr().err == "nanwatch demo: ONCE='maybe' is not understood: it takes 1 or 0\n"
 
 
 def test_the_engine_alone_needs_no_extra_of_the_sidecar() -> None:
@@ -221,20 +279,25 @@ class _Sidecar:
         return [{"request_id": name, "finished": True} for name in self._poisoned]
 
 
-def test_a_number_that_is_not_as_planted_ends_the_demo_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_not_as_planted_ends_the_demo_with_1(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo_service, "REPORT_SECONDS", 0.0)
     said: list[str] = []
     service = DemoService(
         cast("DemoModel", None),
         cast("Sidecar", _Sidecar(["demo-1"])),
         cast("Pace", None),
+        journal=journal,
         model_name=demo_service.MODEL_NAME,
         once=True,
         say=said.append,
     )
     service._planted = Planted(requests=0, corrupted_ids=["demo-1"])
+    Engine(journal).die()
     assert service._judge() == 1
     assert "WRONG: corrupted_requests_total is 0, expected 1" in said, "it counts from the demo's begin"
+    assert any(OTHER_ENGINE in line for line in said), "whose counts it may be"
 
 
 def test_a_scrape_is_summed_for_one_model_alone() -> None:
@@ -253,7 +316,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == missing else SimpleNamespace())
     assert cli.main(["demo"]) == 2
     assert capsys.readouterr().err == (
-        f"nanwatch demo: {missing} is not installed: pip install 'nanwatch[demo,sidecar]'\n"
+        f"nanwatch demo: {missing} is not installed: pip install '.[demo,sidecar]' in nanwatch's folder\n"
     )
 
 
@@ -266,6 +329,25 @@ def test_a_sidecar_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: p
         pytest.raises(SidecarError, match=f"ended with 1: .*cannot listen on 127.0.0.1:{port}"),
     ):
         sidecar.wait_until_up()
+
+
+def test_a_sidecar_that_ended_is_said_in_one_line_when_it_is_asked(tmp_path: Path) -> None:
+    with Sidecar(("127.0.0.1", 0), tmp_path) as sidecar:
+        os.kill(sidecar.pid, signal.SIGKILL)
+        with pytest.raises(SidecarError, match=r"^the sidecar ended with -9: "):
+            sidecar.scrape()
+
+
+def test_a_demo_that_is_killed_leaves_no_sidecar(tmp_path: Path) -> None:
+    script = """
+    import os, pathlib, signal, sys
+    from nanwatch.demo.sidecar import Sidecar
+    print(Sidecar(("127.0.0.1", 0), pathlib.Path(sys.argv[1])).pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    pid = int(subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout)
+    until(lambda: has_ended(pid), "the sidecar has ended")
 
 
 def test_the_wanted_address_is_taken_where_it_is_free() -> None:

@@ -1,5 +1,6 @@
 """A drill is seen as a drill, and as nothing else."""
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,3 +151,19 @@ def test_a_folder_that_is_none_is_named(journal: Path, capsys: pytest.CaptureFix
     journal.write_text("a file")
     assert drill.main([]) == 1
     assert f"nothing was planted: journal folder {journal}" in capsys.readouterr().err
+
+
+def test_a_disk_that_takes_nothing_is_named_with_the_knob(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        assert drill.main([]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert said == (
+        f"nanwatch drill: nothing was planted: File too large in {journal}: "
+        "NANWATCH_JOURNAL or --journal names it\n"
+    )

@@ -79,7 +79,7 @@ def test_without_torch_status_runs_and_the_demo_says_what_to_install(
     assert (status.returncode, status.stdout.splitlines()[0]) == (1, f"journal {journal}")
     demo = subprocess.run([command, "demo"], check=False, capture_output=True, text=True)
     assert demo.returncode == 2
-    assert "pip install 'nanwatch[demo,sidecar]'" in demo.stderr
+    assert "pip install '.[demo,sidecar]' in nanwatch's folder" in demo.stderr
 
 
 @contextmanager

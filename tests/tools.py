@@ -52,6 +52,15 @@ def until(holds: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
         time.sleep(0.1)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that nobody has fetched yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 class Prometheus:
     """A real Prometheus, unprivileged on the loopback, that scrapes and evaluates each second.
 

@@ -40,13 +40,18 @@ def watch_engines() -> None:
     """Watch every engine of SEAMS that this process has imported, or will; a second call does nothing.
 
     With NANWATCH_ENABLED=0 nothing is installed.
+
+    Raises:
+        SettingsError: fail-fast or an abort was asked for in words that are not understood. The engines are
+            watched all the same, and refuse to run.
     """
     global _watching  # noqa: PLW0603  a process has one sys.meta_path
     with _once:
-        if _watching or not _is_enabled():
-            return
-        _watching = True
-    when_imported({engine: partial(_take_hold, seam) for engine, seam in SEAMS.items()})
+        begins = not _watching and _is_enabled()
+        _watching |= begins
+    if begins:
+        when_imported({engine: partial(_take_hold, seam) for engine, seam in SEAMS.items()})
+    _refuse_to_start_blindly()
 
 
 def cannot_look(engine: str, error: Exception) -> None:
@@ -99,6 +104,17 @@ def _is_enabled() -> bool:
         return Settings.from_environment().enabled is not False
     except SettingsError:
         return True
+
+
+def _refuse_to_start_blindly() -> None:
+    """Say at the start, and not at the first request, what would keep every request from being answered."""
+    from .settings import Settings, SettingsError
+
+    try:
+        Settings.from_environment()
+    except SettingsError as error:
+        if error.keeps_from_starting():
+            raise
 
 
 def _version_of(engine: str) -> str:

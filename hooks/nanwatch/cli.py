@@ -1,9 +1,11 @@
 """The `nanwatch` command: each word is a module of its own, imported only when it is asked for."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from . import __version__
 from .settings import SettingsError
@@ -22,6 +24,7 @@ _EXTRA_OF = {"sidecar": "sidecar", "demo": "demo,sidecar"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 well, 2 usage, else as the command says."""
+    _say_anything()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_help())
@@ -33,6 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nanwatch: {words[0]!r} is not a command\n\n{_help()}", file=sys.stderr)
         return USAGE
     return _run(words[0], words[1:])
+
+
+def _say_anything() -> None:
+    """Take any text: a closed stream (`>&-`) swallows it, and what stdout's encoding lacks is escaped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  for good
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(word: str, rest: list[str]) -> int:
@@ -51,7 +63,7 @@ def _run(word: str, rest: list[str]) -> int:
         if extra is None:
             raise
         print(
-            f"nanwatch {word}: {error.name} is not installed: pip install 'nanwatch[{extra}]'",
+            f"nanwatch {word}: {error.name} is not installed: pip install '.[{extra}]' in nanwatch's folder",
             file=sys.stderr,
         )
         return USAGE

@@ -36,7 +36,8 @@ def main(argv: list[str]) -> int:
     try:
         planted = _plant(folder, labels, arguments.requests)
     except OSError as error:
-        print(f"nanwatch drill: nothing was planted: {error.strerror or error}", file=sys.stderr)
+        why = f"{error.strerror} in {folder.path}: {_KNOB}" if error.strerror else str(error)
+        print(f"nanwatch drill: nothing was planted: {why}", file=sys.stderr)
         return FAILED
     print(_said(folder, labels, planted))
     if not has_engine:

@@ -18,6 +18,8 @@ from typing import Any
 PREFIX = "NANWATCH_"
 LONGEST_WINDOW_SECONDS = 3600.0
 _MADE_BY_KUBERNETES = re.compile(r"NANWATCH_(SERVICE_.*|PORT(_.*)?)")
+_STOPPING = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
+_DOES_NOT_STOP = frozenset({"", "0", "false", "no", "off", "observe"})
 _BOOLEANS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -33,6 +35,12 @@ class SettingsError(ValueError):
     def __init__(self, variable: str, message: str, meant: str | None = None) -> None:
         super().__init__(message)
         self.variable, self.meant = variable, meant or variable
+
+    def keeps_from_starting(self, environment: Mapping[str, str] = os.environ) -> bool:
+        """Whether an engine may not start with it: to stop at NaN was meant, so it is not to run blindly."""
+        return self.meant in _STOPPING or any(
+            environment.get(name, "").strip().lower() not in _DOES_NOT_STOP for name in _STOPPING
+        )
 
 
 class OnNan(Enum):

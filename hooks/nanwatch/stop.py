@@ -5,7 +5,6 @@ was meant, running on blindly would be the one wrong answer, so there it refuses
 """
 
 import logging
-import os
 
 from .failfast import NanLogitsError
 from .observation import Observation
@@ -15,9 +14,6 @@ LANDING_SECONDS = 5.0
 WRITE_SECONDS = 1.0
 
 logger = logging.getLogger("nanwatch")
-
-_MAY_REFUSE_TO_START = frozenset({"NANWATCH_FAIL_FAST", "NANWATCH_ON_NAN"})
-_DOES_NOT_STOP = frozenset({"", "0", "false", "no", "off", "observe"})
 
 
 def settings_of_engine(*, can_abort: bool = False) -> Settings:
@@ -30,7 +26,7 @@ def settings_of_engine(*, can_abort: bool = False) -> Settings:
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
-        if error.meant in _MAY_REFUSE_TO_START or _asks_to_stop():
+        if error.keeps_from_starting():
             raise
         logger.error("nanwatch does not look at this engine: %s", error)  # noqa: TRY400  one line, no traceback
         return Settings(enabled=False)
@@ -46,13 +42,6 @@ def abort_refused(why: str, instead: str = "observe or raise") -> SettingsError:
     """
     return SettingsError(
         "NANWATCH_ON_NAN", f"NANWATCH_ON_NAN='abort' cannot be had here: {why}; use {instead}"
-    )
-
-
-def _asks_to_stop() -> bool:
-    """Whether fail-fast was meant, whatever else is wrong."""
-    return any(
-        os.environ.get(name, "").strip().lower() not in _DOES_NOT_STOP for name in _MAY_REFUSE_TO_START
     )
 
 

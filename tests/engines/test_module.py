@@ -298,6 +298,11 @@ def test_two_tasks_of_one_loop_do_not_see_each_others_ids(written: Written) -> N
         assert set(written.corrupted(handle.probe)) == {"x-0", "y-1"}
 
 
+def test_what_is_no_module_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^watch takes a torch\.nn\.Module, got function$"):
+        nanwatch.watch(lambda x: x)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("ids", "error"), [("abc", TypeError), (["a", 1], TypeError), (["a", "b", "a"], ValueError)]
 )

@@ -82,6 +82,33 @@ def test_switched_off_nothing_is_installed(
     assert not journal.exists()
 
 
+def test_where_fail_fast_is_meant_and_not_understood_the_call_refuses_and_what_else_is_wrong_is_let_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import nanwatch; nanwatch.watch_engines(); print('on')"
+    monkeypatch.setenv("NANWATCH_ENABLED", "maybe")
+    assert run(script, folder).stdout == "on\n"
+    monkeypatch.setenv("NANWATCH_FAIL_FAST", "ture")
+    done = run(script, folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("nanwatch.settings.SettingsError: NANWATCH_")
+
+
+def test_under_nanwatch_run_such_a_variable_breaks_no_import(journal: Path, folder: Path) -> None:
+    """It was changed on the way: `nanwatch run` itself refuses one."""
+    command = [sys.executable, "-c", "import transformers.generation.utils; print('on')"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nanwatch", "run", "--", "env", "NANWATCH_FAIL_FAST=ture", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=folder,
+    )
+    assert (done.returncode, done.stdout) == (0, "on\n")
+    assert "install it there" not in done.stderr
+
+
 def test_a_journal_that_cannot_be_written_breaks_no_import_either(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

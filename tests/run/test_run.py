@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.seen import read
-from tests.tools import until
+from tests.tools import has_ended, until
 
 _BEGIN = """
 import os, signal, sys, time
@@ -119,7 +119,8 @@ def test_under_fail_fast_a_journal_that_cannot_be_written_is_refused(tmp_path: P
     done = run(*engine("print('ran')"), NANWATCH_FAIL_FAST="1", NANWATCH_JOURNAL=bad)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("nanwatch run: under fail-fast the journal has to be writable: ")
-    assert bad in done.stderr
+    assert f"journal folder {bad} " in done.stderr
+    assert done.stderr.count("NANWATCH_JOURNAL") == 1
     assert run(*engine("print('ran')"), NANWATCH_JOURNAL=bad).stdout == "ran\n"
 
 
@@ -142,7 +143,7 @@ def test_a_rank_that_waits_for_ever_after_another_raised_is_ended_with_it(journa
     """
     done = run(*engine(script), NANWATCH_FAIL_FAST="1")  # in less than its 60 seconds
     assert done.returncode == 70
-    until(lambda: _has_ended(int(done.stdout)), "the other rank, killed, is gone")
+    until(lambda: has_ended(int(done.stdout)), "the other rank, killed, is gone")
 
 
 def test_an_engine_that_hangs_after_the_raise_is_asked_to_end_and_then_ended(
@@ -193,15 +194,6 @@ def test_on_a_terminal_the_program_can_read_it_and_ctrl_c_reaches_it(journal: Pa
     assert "interrupted" in _until(terminal, b"interrupted")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
     os.close(terminal)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that nobody has fetched yet."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except FileNotFoundError:
-        return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _until(terminal: int, expected: bytes) -> str:

@@ -5,10 +5,11 @@ after five seconds, one prompt is poisoned. With --no-sidecar it is the engine a
 
     0     ONCE=1 or --once: three prompts were poisoned, and every number came out as planted;
           --end-after: its time is over
-    1     ... or did not; or the sidecar did not come up
+    1     ... or did not; or the sidecar did not come up, or ended before the demo
+    2     NANWATCH_JOURNAL is a running engine's, or cannot be written; or another usage error
     70    NANWATCH_FAIL_FAST=1: the first poisoned prompt stopped the engine
     130   Ctrl-C
-    143   SIGTERM
+    143   SIGTERM; 129: SIGHUP, the terminal was closed
 """
 
 import argparse
@@ -24,8 +25,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from nanwatch.settings import Settings, listen_address
+from nanwatch.settings import Settings, SettingsError, boolean, listen_address
 
+from .others import UnfitJournalError, refuse_unfit
 from .pace import POISON_SECONDS, POISON_SECONDS_ONCE, Pace
 from .sidecar import Sidecar, SidecarError, address_or_free_one
 
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
     from .model import DemoModel
 
 NO_SIDECAR = 1
+USAGE = 2
 INTERRUPTED = 130
-TERMINATED = 143
+SIGNALLED = 128  # and the signal's number, as a shell says it
 
 _ENGINE_NEEDS = ("torch", "transformers", "tokenizers")
 _SIDECAR_NEEDS = ("fastapi", "uvicorn", "prometheus_client")
@@ -50,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     settings = Settings.from_environment()
     _refuse_if_missing(_ENGINE_NEEDS if arguments.no_sidecar else _ENGINE_NEEDS + _SIDECAR_NEEDS)
-    signal.signal(signal.SIGTERM, _terminated)
+    _end_in_order_at(signal.SIGTERM, signal.SIGHUP)
     logging.basicConfig(stream=sys.stdout, format="       (the engine's log: %(message)s)")
     try:
         with _journal(settings) as journal:
@@ -62,6 +65,9 @@ def main(argv: Sequence[str]) -> int:
     except SidecarError as error:
         print(f"nanwatch demo: {error}", file=sys.stderr)
         return NO_SIDECAR
+    except UnfitJournalError as error:
+        print(f"nanwatch demo: {error}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         _say("\nstopped")
         return INTERRUPTED
@@ -70,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> int:
     from .service import MODEL_NAME, DemoService
 
+    refuse_unfit(settings, journal)
     wanted = arguments.listen or settings.listen
     address = address_or_free_one(wanted)
     if address != wanted and wanted[1] != 0:
@@ -81,7 +88,10 @@ def _run(arguments: argparse.Namespace, settings: Settings, journal: Path) -> in
         _say(f"status     nanwatch status --journal {journal}")
         pace = _pace(arguments)
         name = settings.model_name or MODEL_NAME
-        return DemoService(model, sidecar, pace, model_name=name, once=arguments.once, say=_say).run()
+        service = DemoService(
+            model, sidecar, pace, journal=journal, model_name=name, once=arguments.once, say=_say
+        )
+        return service.run()
 
 
 def _run_alone(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -132,8 +142,15 @@ def _refuse_if_missing(needed: Sequence[str]) -> None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def _terminated(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(TERMINATED)
+def _end_in_order_at(*numbers: signal.Signals) -> None:
+    """End the sidecar and remove the journal; what we were started ignoring, as by nohup, stays ignored."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _terminated)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(SIGNALLED + number)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -162,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--once",
         action="store_true",
-        default=os.environ.get("ONCE", "0") not in {"", "0"},
+        default=_once(os.environ.get("ONCE", "")),
         help="end after three poisoned prompts: 0 if every number came out as planted, else 1 (as ONCE=1)",
     )
     parser.add_argument(
@@ -184,6 +201,18 @@ def _parser() -> argparse.ArgumentParser:
         help="end by itself with status 0; 0: never (the default)",
     )
     return parser
+
+
+def _once(value: str) -> bool:
+    """Understand ONCE, as make hands it on.
+
+    Raises:
+        SettingsError: it is no boolean.
+    """
+    try:
+        return bool(value) and boolean(value)
+    except KeyError:
+        raise SettingsError("ONCE", f"ONCE={value!r} is not understood: it takes 1 or 0") from None
 
 
 def _seconds(value: str) -> float:

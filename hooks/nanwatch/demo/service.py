@@ -5,6 +5,7 @@ Everything it tells about NaN was fetched from the sidecar; what was planted is 
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nanwatch import request_ids, watch_generate
@@ -12,6 +13,7 @@ from nanwatch.failfast import NanLogitsError
 
 from .clients import next_batch
 from .model import DemoModel
+from .others import other_engines
 from .pace import Pace
 from .sidecar import Scrape, Sidecar, wait_for
 from .verdict import CAME_OUT_WRONG, DIED_OF_NAN, WELL, Planted, Reported, differences
@@ -31,6 +33,7 @@ class DemoService:
         model: answers.
         sidecar: is asked.
         pace: says when.
+        journal: the folder that both write to and read from.
         model_name: the label to look for.
         once: whether to come to an end, with a verdict.
         say: takes each line of output.
@@ -42,14 +45,16 @@ class DemoService:
         sidecar: Sidecar,
         pace: Pace,
         *,
+        journal: Path,
         model_name: str,
         once: bool,
         say: Callable[[str], object],
     ) -> None:
         self._model, self._sidecar, self._pace, self._say = model, sidecar, pace, say
-        self._model_name, self._once = model_name, once
+        self._journal, self._model_name, self._once = journal, model_name, once
         self._planted = Planted()
-        self._began, self._before = time.time(), sidecar.scrape()
+        self._began, self._began_monotonic = time.time(), time.monotonic()
+        self._before = sidecar.scrape()
 
     def run(self) -> int:
         """Serve to the end; returns the exit status."""
@@ -135,10 +140,12 @@ class DemoService:
         wait_for(lambda: not differences(self._planted, self._reported()), REPORT_SECONDS)
         scrape = self._sidecar.scrape()
         wrong = differences(self._planted, self._reported())
-        poisoned = ", ".join(self._planted.corrupted_ids)
-        self._say(f"{self._planted.requests} requests were served, of these {poisoned} were poisoned")
+        poisoned = ", ".join(self._planted.corrupted_ids) or "none"
+        self._say(f"{self._planted.requests} requests were served, poisoned of these: {poisoned}")
         for sentence in wrong or ["the sidecar reports exactly these"]:
             self._say(f"WRONG: {sentence}" if wrong else sentence)
+        for other in other_engines(self._journal, self._began_monotonic) if wrong else ():
+            self._say(f"another engine wrote to this journal meanwhile, and is counted with it: {other}")
         self._tell_lines(scrape)
         return CAME_OUT_WRONG if wrong else WELL
 

@@ -1,16 +1,19 @@
 """The demo's sidecar: a process of its own, and what it says over HTTP."""
 
+import ctypes
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Self
-from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 START_SECONDS = 30.0
@@ -22,8 +25,11 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on whe
 _open = build_opener(ProxyHandler({})).open
 
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
 class SidecarError(RuntimeError):
-    """The sidecar did not come up; the message holds what it said."""
+    """The sidecar did not come up, or is gone; the message holds what it said."""
 
 
 class Sidecar:
@@ -40,6 +46,7 @@ class Sidecar:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  there is no other thread yet
         )
 
     @property
@@ -55,11 +62,7 @@ class Sidecar:
         """
         if not wait_for(lambda: self._process.poll() is not None or self._answers(), START_SECONDS):
             raise SidecarError(f"the sidecar did not answer on {self.url} within {START_SECONDS:g} s")
-        if self._process.poll() is not None:
-            self._said.seek(0)
-            raise SidecarError(
-                f"the sidecar ended with {self._process.returncode}: {self._said.read().strip()}"
-            )
+        self._refuse_if_ended()
 
     def scrape(self) -> "Scrape":
         """Return what Prometheus would be told now."""
@@ -89,14 +92,39 @@ class Sidecar:
 
     def _answers(self) -> bool:
         try:
-            return bool(self._get("/healthz"))
-        except (URLError, OSError):
+            return bool(self._ask("/healthz"))
+        except OSError:
             return False
 
     def _get(self, path: str) -> bytes:
+        """Return an answer.
+
+        Raises:
+            SidecarError: there was none.
+        """
+        try:
+            return self._ask(path)
+        except (OSError, HTTPException) as error:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            self._refuse_if_ended()
+            raise SidecarError(f"the sidecar did not answer {self.url}{path}: {error}") from error
+
+    def _ask(self, path: str) -> bytes:
         with _open(self.url + path, timeout=ANSWER_SECONDS) as answer:
             body: bytes = answer.read()
         return body
+
+    def _refuse_if_ended(self) -> None:
+        if self._process.poll() is not None:
+            self._said.seek(0)
+            said = self._said.read().strip()
+            raise SidecarError(f"the sidecar ended with {self._process.returncode}: {said}")
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with the demo, also with one that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Scrape:

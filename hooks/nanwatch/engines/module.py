@@ -50,7 +50,12 @@ def watch(
         probe: the probe to use; without one the handle makes its own, and closes it.
         model_name: label of the handle's own probe, by default the class of the module.
         phase: what each forward is: prompt, prefill, decode or verify.
+
+    Raises:
+        TypeError: it is no module.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"watch takes a torch.nn.Module, got {type(module).__name__}")
     used = probe or NanProbe(model_name or type(module).__name__, device=device_of(module))
     handle = Watch(used, owns_probe=probe is None)
     guard = Guard("nanwatch.watch", used)

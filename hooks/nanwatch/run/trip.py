@@ -18,7 +18,8 @@ def refused_by_journal(settings: Settings) -> str:
         with tempfile.TemporaryFile(dir=folder.path) as trial:
             trial.write(bytes(ROOM_BYTES))
     except OSError as error:
-        return f"{error.strerror or error} (NANWATCH_JOURNAL names {folder.path})"
+        # A FolderError says it all by itself.
+        return f"{error.strerror} (NANWATCH_JOURNAL names {folder.path})" if error.strerror else str(error)
     return ""
 
 

@@ -95,7 +95,12 @@ def test_fail_fast_fails_every_request_and_nobody_waits(
         name: [LIKED] for name in "abc"
     }
     assert {output.status.name for output in outputs.values()} == {"FAILED"}
-    assert {output.error for output in outputs.values()} == {"NaNs detected in logits: {'b': 5}"}
+    other = "the engine was stopped: 5 NaNs in the logits of another request"
+    assert {name: output.error for name, output in outputs.items()} == {
+        "a": other,
+        "b": "NaNs detected in logits: {'b': 5}",
+        "c": other,
+    }
 
 
 def test_under_fail_fast_generate_batch_raises_what_stopped_it(

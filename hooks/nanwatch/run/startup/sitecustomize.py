@@ -30,6 +30,8 @@ def _let_nanwatch_in(engine: str) -> None:
         from nanwatch.attach import watch_engines
 
         watch_engines()
+    except ValueError:
+        pass  # a variable that is not understood: the engine refuses to run, and says why
     except Exception as error:  # noqa: BLE001  an import never fails because of nanwatch
         why = f"{sys.executable} cannot import nanwatch ({type(error).__name__}: {error})"
         print(f"nanwatch does not look at {engine}: {why}; install it there", file=sys.stderr)

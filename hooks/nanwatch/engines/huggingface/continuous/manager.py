@@ -18,6 +18,7 @@ from nanwatch.probe import NanProbe
 from nanwatch.stop import abort_refused
 
 from .processor import WatchedProcessor
+from .told import told_to
 
 
 def is_watched(manager: Any) -> bool:
@@ -66,6 +67,7 @@ class WatchedManager:
         self._replace(manager, "_create_batch_processor", self._around_create)
         self._replace(manager.output_router, "deliver", self._around_deliver)
         self._replace(manager.output_router, "deliver_batch", self._around_deliver_batch)
+        self._replace(manager.output_router, "fail_and_deliver", self._around_failure)
 
     def _replace(self, owner: Any, name: str, around: Any) -> None:
         self._undo.callback(ReplacedMethod(owner, name, around).put_back)
@@ -93,6 +95,14 @@ class WatchedManager:
     def _around_deliver_batch(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._finish_ended, *args, *kwargs.values())
         return original(*args, **kwargs)
+
+    def _around_failure(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        told = self._guard.run(self._told, *args, **kwargs)
+        return original(*args, **kwargs) if told is None else original(*told)
+
+    def _told(self, state: Any, error: Exception) -> tuple[Any, Exception]:
+        """Return the call's arguments, with what stopped the engine in the words for this client."""
+        return state, told_to(state.request_id, error) if error is self.tripped else error
 
     def _finish_ended(self, outputs: Iterable[Any]) -> None:
         ended = [output.request_id for output in outputs if output.is_finished()]

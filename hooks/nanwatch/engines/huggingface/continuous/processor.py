@@ -34,6 +34,7 @@ from .counting_model import ROOM, CountingModel
 from .requeue import without_those_that_left
 from .room import Room
 from .rows import read_rows, row_count
+from .told import told_to_all
 
 
 class WatchedProcessor:
@@ -159,7 +160,7 @@ class WatchedProcessor:
         A client of `transformers serve` that came in between would wait for ever.
         """
         self._tripped(error)
-        self._guard.run(self._status.record_fatal_error, error)
+        self._guard.run(self._status.record_fatal_error, told_to_all(error))
 
     def _around_free(
         self, containment: Containment, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]

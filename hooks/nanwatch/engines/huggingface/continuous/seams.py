@@ -20,6 +20,7 @@ _METHODS = {
     ("ContinuousBatchingAsyncIOs", "prepare_batch_update"): (),
     ("OutputRouter", "deliver"): ("output",),
     ("OutputRouter", "deliver_batch"): ("outputs",),
+    ("OutputRouter", "fail_and_deliver"): ("state", "error"),
     ("Scheduler", "clear_cancelled_requests"): (),
     ("BackgroundThreadStatus", "record_fatal_error"): ("error",),
 }

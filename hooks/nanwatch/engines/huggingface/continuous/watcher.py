@@ -1,9 +1,9 @@
 """The continuous batching of one model: every manager that is made for it.
 
 Under fail-fast the step that made the NaN raises in the engine's thread, after the corrupted request was
-written and before its token reaches anybody. The engine then fails every request it has, with that error
-as their text (`GenerationOutput.error`, for streaming clients too), ends its thread and takes no more:
-nobody waits for what will not come. `generate_batch` would return the failed outputs: it raises the
+written and before its token reaches anybody. The engine then fails every request it has, with a text for
+each of its own (`GenerationOutput.error`, for streaming clients too; told.py), ends its thread and takes no
+more: nobody waits for what will not come. `generate_batch` would return the failed outputs: it raises the
 NanLogitsError instead, as generate() does.
 """
 
