@@ -26,7 +26,7 @@ from benchmarks.measure import OF_THE_MEDIAN, AtMost, Line, Rounds, Spread, prin
 from tests.engines.vllm.tiny import write_model
 
 ROWS, VOCABULARY = 8, 128_256
-ROUNDS, STEPS_IN_A_ROW = 800, 500
+ROUNDS, STEPS_IN_A_ROW = 600, 500
 GOAL = AtMost(1.02)
 OWN = "VLLM_COMPUTE_NANS_IN_LOGITS"
 WRAPPED = ("execute_model", "sample_tokens", "_get_prompt_logprobs_dict")
