@@ -85,11 +85,15 @@ def main(dtypes: list[str]) -> None:
     dtype = (dtypes or ["float32"])[0]
     with tempfile.TemporaryDirectory() as place:
         os.environ.update(ENVIRONMENT | {"NANWATCH_JOURNAL": f"{place}/journal", "NANWATCH_ON_NAN": "abort"})
-        ways = Ways(write_model(Path(place), VOCABULARY, positions=2048), dtype)
-        contestants: dict[str, Any] = {"observe": ways.observe, "abort": ways.abort, "again": ways.observe}
-        # The fastest of a block: other load of the machine only ever slows a step down.
-        rounds = take_turns(contestants, rounds=ROUNDS, block_seconds=BLOCK_SECONDS, stands_for_block=min)
-        added = take_turns({"added": ways.added}, block_seconds=BLOCK_SECONDS)
+        with Ways(write_model(Path(place), VOCABULARY, positions=2048), dtype) as ways:
+            contestants: dict[str, Any] = {
+                "observe": ways.observe,
+                "abort": ways.abort,
+                "again": ways.observe,
+            }
+            # The fastest of a block: other load of the machine only ever slows a step down.
+            rounds = take_turns(contestants, rounds=ROUNDS, block_seconds=BLOCK_SECONDS, stands_for_block=min)
+            added = take_turns({"added": ways.added}, block_seconds=BLOCK_SECONDS)
     print_table(
         f"a step of vLLM without NaN, logits [{ROWS}, {VOCABULARY}] {dtype}, divided by one under observe",
         [

@@ -1,13 +1,17 @@
 """What the benchmarks say of themselves: the arithmetic behind a verdict, and that each can be named."""
 
+import random
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import ALL, main
+from benchmarks.measure import Spread, take_turns
 from benchmarks.scale import rise_over_last_half
 from benchmarks.sidecar_process import corrupted_in, series_in
 from nanwatch.journal.reader import JournalReader
@@ -35,6 +39,25 @@ def test_memory_is_judged_by_the_slope_of_the_last_half(samples: list[float], ri
 
 def test_a_scrape_is_read_as_prometheus_reads_it() -> None:
     assert (corrupted_in(SCRAPE), series_in(SCRAPE)) == (7, 3)
+
+
+def test_the_interval_holds_the_true_median_19_times_of_20() -> None:
+    """Whatever the distribution; here one with a long tail, whose median is 1."""
+    assert Spread.of_median(range(1, 101)) == Spread(50.5, 40, 61)
+    dice = random.Random(1)
+    runs = [Spread.of_median(dice.lognormvariate(0, 1) for _ in range(100)) for _ in range(1000)]
+    assert 935 <= sum(run.low <= 1 <= run.high for run in runs) <= 975
+
+
+def test_in_turns_each_leads_as_often_as_the_others_and_comes_after_each_of_them() -> None:
+    calls: list[str] = []
+    names = ["a", "b", "c", "d"]
+    turns = {name: (lambda name=name: calls.append(name)) for name in names}
+    take_turns(turns, rounds=400, block_seconds=0.0, clock=iter(range(100_000)).__next__)
+    blocks = calls[-400 * 4 * 3 :: 3]  # three calls each
+    assert Counter(blocks[::4]) == dict.fromkeys(names, 100)
+    after = Counter(pairwise(blocks))
+    assert all(after[one, other] > 80 for one in names for other in names if one != other)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,52 +7,22 @@ prints one JSON line a cell: what nanwatch wrote, and what vLLM's own counter sa
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
+from tests.engines.vllm import in_process
+
 COUNTER = "vllm:corrupted_requests"
 
 
 def build(folder: Path, model_runner: str, scheduling: str, **more: Any) -> Any:
-    """Return an LLM of the tiny model in `folder`."""
-    os.environ.update(ENVIRONMENT)
-    if scheduling == "async":
-        os.environ["PLANT_ASYNC"] = "1"
-    if model_runner == "v2":
-        from tests.engines.vllm import interpreted
-
-        interpreted.prepare()
-    import vllm
-
-    from tests.engines.vllm import planting
+    """Return an LLM that takes few tokens a step, and in which NaNs can be planted."""
     from tests.engines.vllm.cells import TOKENS_A_STEP
 
-    if model_runner == "v2":
-        interpreted.prepare_vllm()
-    planting.register()
-    options: dict[str, Any] = {
-        "load_format": "dummy",
-        "enforce_eager": True,
-        "dtype": "float32",
-        "max_model_len": 256,
-        "max_num_seqs": 8,
-        "max_num_batched_tokens": TOKENS_A_STEP,
-        "enable_prefix_caching": False,
-        "kv_cache_memory_bytes": 64 << 20,
-        "disable_log_stats": False,
-        "served_model_name": "tiny",
-    }
-    return vllm.LLM(str(folder), **options | more)
+    options = {"max_num_batched_tokens": TOKENS_A_STEP, "enable_prefix_caching": False}
+    return in_process.build(folder, model_runner, scheduling, "planting", **options | more)
 
 
 def run_cell(llm: Any, cell: Any, runner: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ makes then is what it has to make among others, token by token.
 """
 
 import json
-import os
 import random
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.engines.vllm import in_process
 
 TOKENS = 24
 BLOCKS = 64
@@ -19,36 +20,13 @@ BLOCK_TOKENS = 32
 
 
 def build(folder: Path, runner: str, scheduling: str, **more: Any) -> Any:
-    """Return an LLM of the tiny model in `folder`, with few KV blocks, so that they are used again soon."""
-    from tests.engines.vllm import interpreted
-    from tests.engines.vllm.engine import ENVIRONMENT
-
-    os.environ.update(ENVIRONMENT)
-    if scheduling == "async":
-        os.environ["PLANT_ASYNC"] = "1"
-    if runner == "v2":
-        interpreted.prepare()
-    import vllm
-
-    from tests.engines.vllm import poisoning
-
-    if runner == "v2":
-        interpreted.prepare_vllm()
-    poisoning.register()
-    options: dict[str, Any] = {
-        "load_format": "dummy",
-        "enforce_eager": True,
-        "dtype": "float32",
-        "max_model_len": 256,
-        "max_num_seqs": 8,
+    """Return an LLM with few KV blocks, so that they are used again soon; they can be poisoned."""
+    options = {
         "max_num_batched_tokens": 64,  # so that prompts come in chunks
         "block_size": BLOCK_TOKENS,
         "num_gpu_blocks_override": BLOCKS,
-        "kv_cache_memory_bytes": 64 << 20,
-        "disable_log_stats": False,
-        "served_model_name": "tiny",
     }
-    return vllm.LLM(str(folder), **options | more)
+    return in_process.build(folder, runner, scheduling, "poisoning", **options | more)
 
 
 class Bench:

@@ -1,7 +1,11 @@
-"""`vllm serve` under NANWATCH_ON_NAN=abort: what the clients see of one poisoned request among eight."""
+"""`vllm serve` under NANWATCH_ON_NAN=abort: what the clients see of one poisoned request among eight.
+
+And without it, of the same traffic: what abort proves something against.
+"""
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,7 +23,8 @@ PLANS = [
     {"id": "1_cmpl-streamed-0", "at": 6, "block": 1},  # ... of a stream
 ]
 TWO_CHOICES = {"n": 2, "temperature": 1.0, "seed": 3, "max_tokens": 64}
-FEW_BLOCKS = ("--num-gpu-blocks-override", "32", "--block-size", "32")
+# 8 requests of the crowd fill 16 of 19 blocks, 10 later ones fill 20: they are given every block again.
+FEW_BLOCKS = ("--num-gpu-blocks-override", "20", "--block-size", "32")
 WHY = "NaN in the logits of this request (1000 values in one step); it was ended"
 
 
@@ -45,26 +50,21 @@ def test_one_of_eight_streams_ends_with_an_error_and_nothing_else_changes(
         sidecar(journal) as address,
         serve(tiny_model, tmp_path, journal, (), options=options, plug="poisoning", **environment) as server,
     ):
-        alone = one_by_one(server, "alone-", CROWD | LATER)
-        among = complete_all(server.port, CROWD, stream=True)
-        later = one_by_one(server, "", LATER)
+        traffic = eight_and_then_ten(server)
         whole = complete(server.port, "whole", CROWD["victim"], stream=False)
         twins = complete(server.port, "twins", prompt(70, 50), stream=False, **TWO_CHOICES)
         streamed = complete(server.port, "streamed", prompt(71, 50), stream=True, **TWO_CHOICES)
         after = one_by_one(server, "after-", LATER)
         metrics = fetch(f"{address}/metrics") or ""
 
-    victim = among.pop("victim")
+    victim = traffic.answers["victim"]
     assert (victim.status, victim.finish) == (200, None)
-    assert victim.tokens == alone["alone-victim"].tokens[:5]
+    assert victim.tokens == traffic.alone["victim"].tokens[:5]
     assert victim.error is not None
     assert WHY in victim.error["message"]
-    assert {name: answer.tokens for name, answer in among.items()} == {
-        name: alone[f"alone-{name}"].tokens for name in among
-    }
-    assert {answer.finish for answer in among.values()} == {"length"}
+    assert traffic.wrong() == {"victim"}
     for name in LATER:
-        assert later[name] == alone[f"alone-{name}"] == after[f"after-{name}"]
+        assert after[f"after-{name}"] == traffic.alone[name]
 
     assert (whole.status, whole.tokens) == (503, [])
     assert whole.error is not None
@@ -82,6 +82,49 @@ def test_one_of_eight_streams_ends_with_an_error_and_nothing_else_changes(
     assert sample(metrics, "nanwatch_kv_poisoned_blocks_total") >= 4
     named = [request.shown_id for request in read(journal).requests]
     assert named == ["victim", "whole", "twins", "streamed"]
+
+
+@pytest.mark.vllm_all
+def test_without_abort_the_same_traffic_comes_out_as_token_0_with_status_200(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """The poisoned stream, and clean requests that are given its blocks; nanwatch names just these."""
+    journal = tmp_path / "journal"
+    environment = {"NANWATCH_ON_NAN": "observe", "POISONED": json.dumps(PLANS[:1])}
+    with serve(
+        tiny_model, tmp_path, journal, (), options=FEW_BLOCKS, plug="poisoning", **environment
+    ) as server:
+        traffic = eight_and_then_ten(server)
+
+    wrong = traffic.wrong()
+    assert wrong > {"victim"}
+    assert wrong - {"victim"} <= set(LATER)
+    for name in wrong:
+        answer, right = traffic.answers[name], traffic.alone[name]
+        assert (answer.status, answer.finish, answer.error) == (200, "length", None)
+        made = zip(answer.tokens, right.tokens, strict=True)
+        # Who has written over the poison goes on with other tokens than 0, and they are as wrong.
+        assert next(token for token, good in made if token != good) == 0
+    assert {request.shown_id for request in read(journal).requests} == wrong
+
+
+class Traffic(NamedTuple):
+    """What clients were given: each prompt alone, and then among and after a poisoned one."""
+
+    alone: dict[str, Answer]
+    answers: dict[str, Answer]
+
+    def wrong(self) -> set[str]:
+        """Return who was given anything else than alone."""
+        return {name for name, answer in self.answers.items() if answer != self.alone[name]}
+
+
+def eight_and_then_ten(server: Server) -> Traffic:
+    """Send each prompt alone, then the crowd of eight streams at once, then ten clean ones in turn."""
+    alone = one_by_one(server, "alone-", CROWD | LATER)
+    among = complete_all(server.port, CROWD, stream=True)
+    later = one_by_one(server, "", LATER)
+    return Traffic({name.removeprefix("alone-"): answer for name, answer in alone.items()}, among | later)
 
 
 def one_by_one(server: Server, before: str, prompts: dict[str, list[int]]) -> dict[str, Answer]:

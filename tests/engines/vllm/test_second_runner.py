@@ -39,6 +39,16 @@ def test_logits_are_seen_before_they_are_changed_in_place(probe: NanProbe, writt
     assert charged(written, probe) == {"b": (1, "decode")}
 
 
+def test_infinities_and_wholly_masked_rows_are_shown_and_charged_to_nobody(
+    probe: NanProbe, written: Written
+) -> None:
+    made = logits(3)
+    made[0, 1], made[2] = float("inf"), float("-inf")
+    watched(Second(Model(made), second_batch(["a", "b", "c"], [1, 1, 1])), probe).sample_tokens()
+    totals = written.totals(probe)
+    assert (totals.posinf_rows, totals.fully_masked_rows, totals.nan_rows) == (1, 1, 0)
+
+
 def test_rows_of_drafts_belong_to_their_request(probe: NanProbe, written: Written) -> None:
     """A has rows 0 to 3, b 4, c 5 and 6; NaNs in 2 and 5, and in 7, which is padding."""
     runner = watched(Second(Model(logits(8, [2, 5, 7])), second_batch(["a", "b", "c"], [4, 1, 2])), probe)

@@ -11,7 +11,7 @@ After a raise the engine refuses to go on. In the same process the scheduler sti
 requests that were in flight; the next generate() would hang on them, or return them as its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -57,16 +57,14 @@ class Outlet:
         self._step: list[Observation] = []
         self._tripped: NanLogitsError | None = None
 
-    def refuse_after_a_trip(self) -> None:
-        """Raise what was raised before, if it was."""
-        if self._tripped is not None:
-            raise NanLogitsError(self._tripped.requests, _REFUSAL)
+    def before(self, scheduler_output: Any) -> None:
+        """Refuse after a trip; tell which requests ended since the step before, whether done or aborted.
 
-    def finish(self, request_ids: Iterable[str]) -> None:
-        """Tell that these ended, whether done or aborted."""
-        ended = tuple(request_ids)
-        if ended:
-            self._probe.finish(ended)
+        Raises:
+            NanLogitsError: what was raised before, if it was.
+        """
+        self._refuse_after_a_trip()
+        self._guard.run(self._finish, scheduler_output)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -75,7 +73,15 @@ class Outlet:
     def observe(self, logits: Tensor | None, rows: Rows) -> None:
         """Look at raw logits [R, V]; vLLM's own warm-up is not a step."""
         if logits is not None and not is_warm_up(rows.request_ids):
-            self._observe_counts(count_nans_per_row(logits), rows)
+            self._step.append(
+                self._probe.observe(
+                    logits,
+                    rows.request_ids,
+                    row_ends=rows.row_ends,
+                    row_owner=rows.row_owner,
+                    phase=rows.phase,
+                )
+            )
 
     def observe_prompt(self, logits: Tensor, pieces: Sequence[Span]) -> None:
         """Look at prompt logits [R, V]; rows in no piece were made for nobody."""
@@ -114,6 +120,15 @@ class Outlet:
         """Look at the pooled outputs of a step once they are on the host, then do as `deliver`."""
         return self._when_there(output, self._pooled)
 
+    def _refuse_after_a_trip(self) -> None:
+        if self._tripped is not None:
+            raise NanLogitsError(self._tripped.requests, _REFUSAL)
+
+    def _finish(self, scheduler_output: Any) -> None:
+        ended = scheduler_output.finished_req_ids
+        if ended:
+            self._probe.finish(ended)
+
     def _when_there(self, output: Any, action: Callable[[Any], Any]) -> Any:
         """Do it now, or when vLLM asks for an output that is still on its way."""
         if not hasattr(output, "get_output") or not self._asked_for:
@@ -128,7 +143,7 @@ class Outlet:
         return self.deliver(output)
 
     def _checked(self, step: Sequence[Observation], output: Any) -> Any:
-        self.refuse_after_a_trip()
+        self._refuse_after_a_trip()
         try:
             for observation in step:
                 self._guard.run(raise_if_corrupted, observation)
@@ -138,10 +153,9 @@ class Outlet:
         return output
 
     def _observe_counts(self, counts: Tensor, rows: Rows) -> None:
-        observation = self._probe.observe_counts(
-            counts, rows.request_ids, row_ends=rows.row_ends, row_owner=rows.row_owner, phase=rows.phase
+        self._step.append(
+            self._probe.observe_counts(counts, rows.request_ids, row_ends=rows.row_ends, phase=rows.phase)
         )
-        self._step.append(observation)
 
 
 def by_client_id(error: NanLogitsError) -> NanLogitsError:

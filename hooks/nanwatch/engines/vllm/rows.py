@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 # What vLLM calls the requests of its own warm-up and of dummy batches.
 _WARM_UP = re.compile(r"_warmup_\d+_|_v2_mixed_warmup.*|req_\d+_[0-9a-f]{16,}")
+_WARM_UP_BEGINS = ("_", "req_")  # asked in each step: costs a fraction of the whole pattern
 
 
 class Rows(NamedTuple):
@@ -35,7 +36,9 @@ class Span(NamedTuple):
 
 def is_warm_up(request_ids: Sequence[str]) -> bool:
     """Whether a batch is one that vLLM made up; those are never mixed with requests."""
-    return bool(request_ids) and _WARM_UP.fullmatch(request_ids[0]) is not None
+    if not request_ids or not request_ids[0].startswith(_WARM_UP_BEGINS):
+        return False
+    return _WARM_UP.fullmatch(request_ids[0]) is not None
 
 
 def sampled_rows(

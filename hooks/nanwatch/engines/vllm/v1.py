@@ -16,7 +16,7 @@ from nanwatch.engines.guard import Guard
 from .hidden_states import offset_in
 from .output import Outlet
 from .replaced import replace, replaced
-from .rows import Span, prompt_pieces, sampled_rows, spans
+from .rows import Rows, Span, prompt_pieces, sampled_rows, spans
 
 
 class V1:
@@ -24,7 +24,8 @@ class V1:
 
     def __init__(self, runner: Any, outlet: Outlet, guard: Guard) -> None:
         self._runner, self._outlet, self._guard = runner, outlet, guard
-        self._decoding: list[str] = []  # a batch in which every prompt was in the cache
+        self._pools = bool(getattr(runner, "is_pooling_model", False))
+        self._decoding = Rows([])  # of a batch in which every prompt was in the cache
 
     def install(self) -> None:
         """Put the methods around the runner's own."""
@@ -34,11 +35,9 @@ class V1:
             replace(self._runner, "_get_prompt_logprobs_dict", self._prompt_logprobs)
 
     def _execute_model(self, original: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        self._outlet.refuse_after_a_trip()
-        self._guard.run(lambda: self._outlet.finish(scheduler_output.finished_req_ids))
+        self._outlet.before(scheduler_output)
         output = original(scheduler_output, *args, **kwargs)
-        pools = getattr(self._runner, "is_pooling_model", False)
-        return self._outlet.deliver_pooled(output) if pools and output is not None else output
+        return self._outlet.deliver_pooled(output) if self._pools and output is not None else output
 
     def _sample_tokens(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._outlet.begin()
@@ -50,25 +49,24 @@ class V1:
         if state is None or state.logits is None:
             return
         batch = self._runner.input_batch
-        ids = batch.req_ids[: batch.num_reqs]
         metadata = state.spec_decode_metadata
         drafts = None if metadata is None else metadata.num_draft_tokens
-        self._outlet.observe(state.logits, sampled_rows(ids, drafts, self._prefilling(ids)))
+        self._outlet.observe(state.logits, self._rows(batch, batch.req_ids[: batch.num_reqs], drafts))
 
-    def _prefilling(self, ids: list[str]) -> Sequence[bool] | None:
-        """Say whose prompts are not all in the cache yet; None where all are.
+    def _rows(self, batch: Any, ids: list[str], drafts: Sequence[int] | None) -> Rows:
+        """Lay out the rows of a step.
 
-        The same requests as before are not asked again: who decodes goes on to decode, or leaves.
+        The same requests as before are not asked again whose prompts are not all in the cache yet: who
+        decodes goes on to decode, or leaves.
         """
-        if ids == self._decoding:
-            return None
-        batch = self._runner.input_batch
+        if ids == self._decoding.request_ids:
+            return self._decoding if drafts is None else sampled_rows(ids, drafts, None)
         waiting = batch.num_computed_tokens_cpu[: len(ids)] < batch.num_prompt_tokens[: len(ids)]
         if waiting.any():
-            self._decoding = []
-            return list(waiting.tolist())
-        self._decoding = ids
-        return None
+            self._decoding = Rows([])
+            return sampled_rows(ids, drafts, waiting.tolist())
+        self._decoding = Rows(ids)
+        return sampled_rows(ids, drafts, None)
 
     def _prompt_logprobs(self, original: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Look at the logits that are made of prompts, which are asked for on the way."""

@@ -45,8 +45,7 @@ class V2:
             Exchange(self._runner, lambda *seen: self._guard.run(self._look_at_own, *seen)).install()
 
     def _execute_model(self, original: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        self._outlet.refuse_after_a_trip()
-        self._guard.run(lambda: self._outlet.finish(scheduler_output.finished_req_ids))
+        self._outlet.before(scheduler_output)
         return original(scheduler_output, *args, **kwargs)
 
     def _pool(self, original: Any, *args: Any, **kwargs: Any) -> Any:
