@@ -45,11 +45,11 @@ test: $(STAMP)  ## run the tests; PYTEST_ARGS='-k journal' is passed on to pytes
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_STAMP)  ## run a real vLLM on the CPU: its first model runner; VLLM=0.27.1 takes another one
-	$(VLLM_VENV)/bin/python -m pytest -m 'not vllm_all' $(VLLM_TESTS) $(PYTEST_ARGS)
+	$(VLLM_VENV)/bin/python -m pytest --timeout 600 -m 'not vllm_all' $(VLLM_TESTS) $(PYTEST_ARGS)
 
 test-vllm-all: $(VLLM_STAMP)  ## ... both model runners, tensor parallelism, and vLLM 0.27.1
 	@$(VLLM_PIP) install --quiet $(VLLM_CONSTRAINTS) triton
-	$(VLLM_VENV)/bin/python -m pytest -s $(VLLM_TESTS) $(PYTEST_ARGS)
+	$(VLLM_VENV)/bin/python -m pytest --timeout 600 -s $(VLLM_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-vllm VLLM=0.27.1
 
 lint: $(STAMP)  ## check style and types
