@@ -3,6 +3,7 @@
     server        the process: arguments, signals, exit status
     app           the routes
     metrics       what /metrics says; every metric name is here and only here
+    collector     the same as one scrape, from pieces that are kept while nothing of them changes
     health        what /health/numeric and /readyz say
     journal_view  the journal as it was at the last poll
 

@@ -67,6 +67,10 @@ class Kept(Generic[T]):
         """Every kept value, oldest first."""
         return iter(self._entries.values())
 
+    def newest_first(self) -> Iterator[T]:
+        """Every kept value, newest first."""
+        return reversed(self._entries.values())
+
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 
