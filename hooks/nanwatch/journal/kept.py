@@ -71,6 +71,10 @@ class Kept(Generic[T]):
         """Every kept value, newest first."""
         return reversed(self._entries.values())
 
+    def get(self, key: Key) -> T | None:
+        """Return the kept value of a key, None where there is none."""
+        return self._entries.get(key)
+
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 

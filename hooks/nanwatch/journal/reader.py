@@ -136,7 +136,7 @@ class JournalReader:
 
     def _take_next(self, file: Followed, raw: bytes, source: Source) -> None:
         try:
-            line = decode(raw)
+            line = decode(raw, source.known)
         except LineError:
             file.skipped_lines += 1
             return

@@ -109,6 +109,11 @@ class Source:
             return _LONG_AGO
         return request.first_seen_boot_ns / 1e9 + self._offset
 
+    def known(self, request: CorruptedRequest) -> CorruptedRequest:
+        """Return the entry that says the same, where there is one already."""
+        mine = self.corrupted.get(request.key)
+        return mine if mine == request and mine is not None else request
+
     def requests_since(self, at: float) -> float:
         """Requests that the current life first saw after `at`, interpolated between samples."""
         return self.totals.requests - self._sample_at(at).requests
