@@ -1,10 +1,11 @@
 """Metrics over HTTP: text or OpenMetrics as the scraper accepts, gzip, and `name[]`."""
 
 import gzip
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from .collector import NanwatchCollector
@@ -12,6 +13,7 @@ from .encoding import encode
 
 _OPENMETRICS = "application/openmetrics-text"
 _RENAMING = ("escaping=dots", "escaping=values")  # here even names like ours are written in another way
+_IS_ZERO = re.compile(r"q=0(\.0*)?")
 _QUICK = 1  # gzip level: a tenth of the size at once beats a twelfth later
 
 
@@ -47,10 +49,16 @@ class Exposition:
 
 def _packed(body: bytes, content_type: str, accept_encoding: str) -> Scrape:
     headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-    if gzip_accepted(accept_encoding):
+    if _takes_gzip(accept_encoding):
         body = gzip.compress(body, _QUICK)
         headers["Content-Encoding"] = "gzip"
     return Scrape(body, headers)
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    """Whether gzip is named, and not as "gzip;q=0", which refuses it."""
+    codings = (coding.replace(" ", "").lower().partition(";") for coding in accept_encoding.split(","))
+    return any(name == "gzip" and not _IS_ZERO.fullmatch(weight) for name, _, weight in codings)
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:

@@ -86,7 +86,8 @@ def newest_requests(
     ]
     # In place: nlargest makes a tuple and a number for each, which is a megabyte for 10,000.
     found.sort(key=lambda pair: pair[0].first_seen_seconds, reverse=True)
-    replicas = grouped(sources, replica_labels)
+    listing = [source for source in sources if len(source.corrupted)]  # 64 ranks, of which most saw none
+    replicas = grouped(listing, replica_labels)
     return [
         (request, source, _ranks_that_saw(request, replicas[replica_labels(source)]))
         for request, source in found[:limit]
@@ -109,7 +110,8 @@ def instant(value: str) -> float:
 
 
 def _ranks_that_saw(request: CorruptedRequest, replica: Sequence[Source]) -> int:
-    return sum(request.key in source.corrupted for source in replica)
+    key = request.key
+    return sum(key in source.corrupted for source in replica)
 
 
 def described(request: CorruptedRequest, source: Source, ranks: int) -> CorruptedRequestOut:
