@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from nanwatch_sidecar.health import MOST_PROBLEMS
 from tests.engine import Engine
 
 from .conftest import parse
@@ -41,6 +42,52 @@ def test_a_relative_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with Sidecar(Path("journal")) as running:
         assert running.first_line.endswith(f", journal {tmp_path}/journal\n")
+
+
+def test_a_journal_that_is_a_file_is_said_and_looked_at_again(tmp_path: Path) -> None:
+    """A wrong NANWATCH_JOURNAL is one line in the log; the sidecar serves, for it may be put right."""
+    journal = tmp_path / "journal"
+    journal.write_text("no folder")
+    knob = "looking on. NANWATCH_JOURNAL names the folder"
+    with Sidecar(journal) as sidecar:
+        assert sidecar.get("/readyz").status_code == 503
+        assert sidecar.get("/readyz").status_code == 503
+        journal.unlink()
+        with Engine(journal):
+            assert sidecar.get("/readyz").status_code == 200
+        assert sidecar.end()[0] == 0
+        assert sidecar.said() == [
+            f"nanwatch sidecar: {journal}: the journal folder cannot be read: Not a directory; {knob}"
+        ]
+
+
+LIMITED = """
+import resource, sys
+from nanwatch_sidecar.server import main
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard", "followed"), [(300, 2000, 500), (300, 300, 150), (64, 64, 32)])
+def test_many_files_leave_descriptors_for_clients(journal: Path, soft: int, hard: int, followed: int) -> None:
+    """The limit is raised as far as it may be, as many files followed as that allows, the others named."""
+    with Engine(journal) as engine:
+        engine.corrupt("A")
+    (file,) = journal.iterdir()
+    for n in range(499):
+        again = file.read_text().replace('"file":"', f'"file":"{n}-').replace('"rank":"0"', f'"rank":"{n}"')
+        (journal / f"{n}.jsonl").write_text(again)
+    limited = LIMITED.format(soft=soft, hard=hard)
+    with Sidecar(journal, starter=(sys.executable, "-c", limited)) as sidecar:
+        found = sidecar.get("/readyz").json()
+        scrape = parse(sidecar.get().text)
+        assert found["sources"] == followed
+        assert scrape.value("corrupted_requests_total") == followed
+        assert scrape.value("nanwatch_journal_problems") == 500 - followed
+        if followed < 500:
+            assert f"not followed: {followed} files are" in found["problems"][0]
+            assert found["problems"][MOST_PROBLEMS:] == [f"... and {500 - followed - MOST_PROBLEMS} more"]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)

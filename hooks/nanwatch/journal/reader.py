@@ -8,6 +8,7 @@
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,13 +29,20 @@ class JournalReader:
     """Follows the files of one journal folder.
 
     `poll` is for one thread at a time. It waits for the disk without `lock`, and holds `lock`
-    while sources change: another thread takes it to read them. `clock` is monotonic, in seconds.
+    while sources change: another thread takes it to read them. `clock` is monotonic, in seconds. Past
+    `most_files` new files are not followed, which is a problem: each takes a descriptor.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, most_files: int = sys.maxsize
+    ) -> None:
         self.folder = folder
         self.clock = clock
         self.lock = threading.Lock()
+        self.unusable: str | None = (
+            None  # why the folder could not be read at the last poll, though it is there
+        )
+        self._most_files = most_files
         self._domain = clock_domain()
         self._files: dict[str, Followed] = {}  # by path, a str: hundreds of Paths are slow to make and sort
         self._sources: dict[str, Source] = {}
@@ -78,15 +86,19 @@ class JournalReader:
         try:
             with os.scandir(self.folder) as entries:
                 listed = {entry.path for entry in entries if entry.name.endswith(SUFFIX)}
+            self.unusable = None
         except OSError as error:
             hint = _GROUP_HINT if isinstance(error, PermissionError) else ""
-            problems[str(self.folder)] = f"the journal folder cannot be read: {error.strerror}{hint}"
+            problems[str(self.folder)] = reason = f"the journal folder cannot be read: {error.strerror}{hint}"
+            self.unusable = None if isinstance(error, FileNotFoundError) else reason
             listed = set()
         return sorted(listed | set(self._files))
 
     def _follow(self, path: str) -> str | None:
         """Take what is new at `path`; returns what is wrong with it."""
         file = self._files.get(path)
+        if file is None and len(self._files) >= self._most_files:
+            return f"not followed: {self._most_files} files are, and ulimit -n leaves no room for more"
         try:
             if file is None or not file.is_at(path):
                 file = self._reopen(path)
