@@ -9,8 +9,8 @@ import torch
 from nanwatch.journal.reader import JournalReader
 from nanwatch.settings import _VARIABLES, Settings
 from nanwatch_sidecar.app import create_app
+from nanwatch_sidecar.collector import NanwatchCollector
 from nanwatch_sidecar.journal_view import JournalView
-from nanwatch_sidecar.metrics import NanwatchCollector
 from tests.seen import read
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

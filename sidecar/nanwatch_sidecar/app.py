@@ -13,16 +13,15 @@ from typing import Annotated, Any
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import disable_created_metrics
-from prometheus_client.registry import CollectorRegistry
 
 from nanwatch.settings import Settings
 
 from . import models
-from .exposition import render
+from .collector import NanwatchCollector
+from .exposition import Exposition
 from .health import Limits, NumericHealth, QueryError, Readiness, numeric_health, readiness
 from .journal_view import JournalView
 from .landing import page
-from .metrics import NanwatchCollector
 from .read_only import ReadOnly
 from .text import valid_text
 
@@ -63,14 +62,13 @@ def _add_pages(app: FastAPI, view: JournalView) -> None:
 def _add_metrics(
     app: FastAPI, settings: Settings, view: JournalView, on_scrape: Callable[[], None] | None
 ) -> None:
-    registry = CollectorRegistry()
-    registry.register(NanwatchCollector(view, fail_fast=settings.fail_fast, version=app.version))
+    exposition = Exposition(NanwatchCollector(view, fail_fast=settings.fail_fast, version=app.version))
 
     @app.get("/metrics", response_class=Response, summary="Counters for Prometheus, as text or OpenMetrics")
     def metrics(request: Request, names: Annotated[list[str], Query(alias="name[]")] = []) -> Response:  # noqa: B006
         view.refresh()
         headers = request.headers
-        scrape = render(registry, headers.get("accept", ""), headers.get("accept-encoding", ""), names)
+        scrape = exposition.render(headers.get("accept", ""), headers.get("accept-encoding", ""), names)
         if on_scrape is not None:
             on_scrape()
         return Response(scrape.body, headers=scrape.headers)

@@ -25,7 +25,7 @@ def newest_exemplar(sources: Iterable[Source]) -> Exemplar | None:
 
 
 def _newest_of(source: Source) -> Exemplar | None:
-    for request in reversed(list(source.corrupted.values())):
+    for request in source.corrupted.newest_first():
         if _FIT.fullmatch(request.shown_id) and 0 <= request.first_seen_seconds <= _LATEST_SECONDS:
             return Exemplar({LABEL: request.shown_id}, 1.0, request.first_seen_seconds)
     return None

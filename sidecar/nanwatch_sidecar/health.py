@@ -7,6 +7,8 @@ from pathlib import Path
 from nanwatch.journal.source import Source
 from nanwatch.settings import Settings, ratio, request_count, window_seconds
 
+MOST_PROBLEMS = 100  # that /readyz names; nanwatch_journal_problems counts them all
+
 
 class QueryError(ValueError):
     """A query parameter is not understood; the message names it, its value and what it takes."""
@@ -81,14 +83,19 @@ def numeric_health(sources: Iterable[Source], limits: Limits, now: float) -> Num
 
 def readiness(folder: Path, sources: Sequence[Source], problems: tuple[str, ...]) -> Readiness:
     """Say whether any source has been seen; problems do not take readiness away, but are named."""
+    named = (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))
     if sources:
         reason = f"{len(sources)} sources have been seen"
     else:
-        why = f" ({'; '.join(problems)})" if problems else ""
+        why = f" ({'; '.join(named)})" if named else ""
         reason = (
             f"no source has been seen in {folder} yet{why}; NANWATCH_JOURNAL names the folder on both sides"
         )
-    return Readiness(bool(sources), reason, str(folder), len(sources), problems)
+    return Readiness(bool(sources), reason, str(folder), len(sources), named)
+
+
+def _and_more(problems: int) -> tuple[str, ...]:
+    return (f"... and {problems} more",) if problems > 0 else ()
 
 
 _PARAMETERS = {

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from .connections import BoundedConnection
+
 DRAIN_SECONDS = 0.5  # for answers that are under way when the end comes
 _LOOK_SECONDS = 0.1
 
@@ -34,12 +36,19 @@ async def run(
         if not server.should_exit:
             server.should_exit = True
             on_end()
+            loop.call_later(DRAIN_SECONDS, _cut_all, server)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     watch = loop.create_task(_end_when(is_over, end))
     await server.serve(sockets=[listener])
     watch.cancel()
+
+
+def _cut_all(server: uvicorn.Server) -> None:
+    """Give up answers that nobody takes, as if their clients had left: cancelled, each is a page of log."""
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
 
 
 async def _end_when(is_over: Callable[[], bool], end: Callable[[], None]) -> None:
@@ -52,15 +61,15 @@ def _config(app: FastAPI) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="warning",
+        log_level="error",  # what a client does wrong is its own affair, and there is no end to it
         access_log=False,
         server_header=False,
         proxy_headers=False,
     )
     # A float works as well as the int that it is declared to be; a second would be too long.
-    config.timeout_graceful_shutdown = DRAIN_SECONDS  # type: ignore[assignment]
+    config.timeout_graceful_shutdown = 2 * DRAIN_SECONDS  # type: ignore[assignment]
     return config

@@ -33,6 +33,7 @@ class JournalView:
         self._asked = True
         self._stopping = False
         self._failure: str | None = None
+        self._unusable: str | None = None  # as it was said last
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     @property
@@ -105,6 +106,7 @@ class JournalView:
     def _poll(self) -> None:
         try:
             self._reader.poll()
+            self._say_whether_usable()
             with self.lock:
                 self.disagreements.update(self.sources, self.now())
                 corrupted = sum(source.corrupted_requests for source in self.sources)
@@ -117,6 +119,16 @@ class JournalView:
             self._failure = failure
         else:
             self._failure = None
+
+    def _say_whether_usable(self) -> None:
+        """Log it when the folder is there but none, or closed to us: a wrong NANWATCH_JOURNAL looks so.
+
+        One that is not there yet is as it should be: the engine makes it.
+        """
+        found = self._reader.unusable
+        if found is not None and found != self._unusable:
+            logger.warning("%s: %s; looking on. NANWATCH_JOURNAL names the folder", self.folder, found)
+        self._unusable = found
 
     def _hanging(self) -> str | None:
         """Say so when the poll that is now under way takes longer than any route waits."""

@@ -1,11 +1,12 @@
 """What /metrics says: every metric name is here and only here.
 
-A family is built from all sources at once, under one lock, so that a scrape is consistent in itself.
-Sources of equal labels are summed; totals of the dead stay in the sums, so that nothing falls.
+Three functions build all families, each from sources that are grouped by their labels. Sources of equal
+labels are summed; totals of the dead stay in the sums, so that nothing falls.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -14,17 +15,15 @@ from prometheus_client.metrics_core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector
 
 from nanwatch.journal.source import Source
 from nanwatch.journal.totals import DELAY_BOUNDS_SECONDS, DROP_REASONS
 
 from .exemplars import newest_exemplar
-from .journal_view import JournalView
-from .labels import REPLICA_LABELS, SOURCE_LABELS, Groups, LabelValues, grouped, replica_labels, source_labels
+from .labels import REPLICA_LABELS, SOURCE_LABELS, Groups, LabelValues
 from .text import valid_text
 
-FORGET_DEAD_AFTER_SECONDS = 600.0
+T = TypeVar("T")
 
 # Counters of a source, by the name of their cell in the journal's totals.
 WHERE = {
@@ -67,41 +66,43 @@ WHERE = {
 }
 
 
-class NanwatchCollector(Collector):
-    """Renders the view as it is; whoever scrapes asks the view to poll first."""
+def of_replicas(by_replica: Groups, drills: Groups, disagreements: Mapping[LabelValues, int]) -> list[Metric]:
+    """Return the families with a series for each replica; a replica of drills alone has but one."""
+    return [
+        _corrupted_requests(by_replica),
+        _requests(by_replica),
+        _detection_delay(by_replica),
+        _fail_fast_trips(by_replica),
+        _aborted_requests(by_replica),
+        _rank_disagreements(by_replica, disagreements),
+        _drills(by_replica, drills),
+    ]
 
-    def __init__(self, view: JournalView, *, fail_fast: bool, version: str) -> None:
-        self._view, self._fail_fast, self._version = view, fail_fast, version
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the families without samples: their names, for `name[]`."""
-        return self._families((), (), 0.0)
+def of_sources(by_source: Groups, remembered: Groups) -> list[Metric]:
+    """Return the families with series for each source; `remembered` leaves out those that are long dead."""
+    return [
+        *(_where(cell, by_source) for cell in WHERE),
+        _quarantined_blocks(remembered),
+        _dropped_steps(by_source),
+        *_liveness(remembered),
+        _source_info(remembered),
+    ]
 
-    def collect(self) -> Iterable[Metric]:
-        """Return every family with its samples."""
-        with self._view.lock:
-            return self._families(self._view.sources, self._view.drills, self._view.now())
 
-    def _families(self, sources: Iterable[Source], drills: Iterable[Source], now: float) -> list[Metric]:
-        by_replica, by_source = grouped(sources, replica_labels), grouped(sources, source_labels)
-        remembered = [s for s in sources if s.dead_seconds(now) <= FORGET_DEAD_AFTER_SECONDS]
-        return [
-            _corrupted_requests(by_replica),
-            _requests(by_replica),
-            *(_where(cell, by_source) for cell in WHERE),
-            _quarantined_blocks(grouped(remembered, source_labels)),
-            _dropped_steps(by_source),
-            *_liveness(grouped(remembered, source_labels)),
-            _detection_delay(by_replica),
-            _source_info(remembered),
-            _fail_fast_enabled(sources, here=self._fail_fast),
-            _fail_fast_trips(by_replica),
-            _aborted_requests(by_replica),
-            _rank_disagreements(by_replica, self._view.disagreements.counts),
-            _drills(by_replica, grouped(drills, replica_labels)),
-            _journal_problems(self._view.problems),
-            _build_info(self._version),
-        ]
+def of_the_sidecar(
+    sources: Iterable[Source], problems: Sequence[str], *, fail_fast: bool, version: str
+) -> list[Metric]:
+    """Return the families without labels of a source."""
+    return [_fail_fast_enabled(sources, here=fail_fast), _journal_problems(problems), _build_info(version)]
+
+
+def in_order(replicas: Sequence[T], sources: Sequence[T], sidecar: Sequence[T]) -> list[T]:
+    """Put what belongs to each family, of the three functions above, where a scrape has it."""
+    corrupted, requests, delay, *others = replicas
+    *where, source_info = sources
+    fail_fast, *own = sidecar
+    return [corrupted, requests, *where, delay, source_info, fail_fast, *others, *own]
 
 
 def _corrupted_requests(by_replica: Groups) -> Metric:
@@ -208,15 +209,15 @@ def _bucket_of(bound: str) -> int:
         return len(DELAY_BOUNDS_SECONDS)
 
 
-def _source_info(sources: Iterable[Source]) -> Metric:
+def _source_info(by_source: Groups) -> Metric:
     family = InfoMetricFamily(
         "nanwatch_source",
         "One for each source that lives, or died within 10 minutes: where it runs, and on what.",
         labels=(*SOURCE_LABELS, "device", "pid", "versions"),
     )
-    described = {(*source_labels(source), *_process_of(source)) for source in sources}
-    for labels in sorted(described):
-        family.add_metric(labels, {})
+    for labels, sources in by_source.items():
+        for process in sorted(set(map(_process_of, sources))):
+            family.add_metric((*labels, *process), {})
     return family
 
 
@@ -281,7 +282,7 @@ def _drills(by_replica: Groups, drills: Groups) -> Metric:
     return family
 
 
-def _journal_problems(problems: tuple[str, ...]) -> Metric:
+def _journal_problems(problems: Sequence[str]) -> Metric:
     return GaugeMetricFamily(
         "nanwatch_journal_problems",
         "What this sidecar could not read at its last poll; /readyz says it in words.",

@@ -5,6 +5,7 @@ The heavy imports come after the arguments and the address: a mistake in these i
 """
 
 import argparse
+import gc
 import logging
 import signal
 import socket
@@ -58,14 +59,17 @@ def _serve_on(listener: socket.socket, settings: Settings, ending: ExitOnNan | N
     from . import http_loop
     from .app import create_app
     from .journal_view import JournalView
+    from .open_files import most_followed_files
     from .thrift import give_memory_back
 
     give_memory_back()
     folder = (settings.journal or default_folder(writing=False)).absolute()
-    view = JournalView(JournalReader(folder), ending.polled if ending else None)
+    reader = JournalReader(folder, most_files=most_followed_files())
+    logger.info("listening on http://%s, journal %s", _written(*listener.getsockname()[:2]), folder)
+    view = JournalView(reader, ending.polled if ending else None)
     view.start()
     app = create_app(settings, view, ending.scraped if ending else None)
-    logger.info("listening on http://%s, journal %s", _written(*listener.getsockname()[:2]), folder)
+    gc.freeze()  # what is imported stays: looking through it now and then would hold a scrape up for 40 ms
     asyncio.run(http_loop.run(app, listener, lambda: ending is not None and ending.due, view.stop))
     view.close()
     return _status(ending)

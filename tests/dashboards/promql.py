@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from nanwatch.journal.reader import JournalReader
+from nanwatch_sidecar.collector import NanwatchCollector
 from nanwatch_sidecar.journal_view import JournalView
-from nanwatch_sidecar.metrics import NanwatchCollector
 
 # Of other exporters; and what Prometheus makes itself.
 FOREIGN = {

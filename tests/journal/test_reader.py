@@ -1,5 +1,6 @@
 """What the sidecar's side of the journal reads, and what it makes of trouble."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -205,6 +206,25 @@ def test_a_renewed_file_counts_as_the_one_before(journal: Path, reader: JournalR
         assert only(reader).active
 
 
+def test_a_renewed_file_brings_no_second_of_what_is_known(journal: Path, reader: JournalReader) -> None:
+    """All entries are said again: those that say the same stay one object, one that says more is taken."""
+    with Engine(journal) as engine:
+        engine.corrupt("A", "B")
+        reader.poll()
+        known = list(only(reader).corrupted.values())
+        path = path_of(engine)
+        again = path.read_bytes().replace(
+            b'"request_id":"B","n":0', b'"request_id":"B","n":0,"finished":true'
+        )
+        path.rename(path.with_suffix(".old"))
+        path.write_bytes(again.replace(b',"finished":false}]}', b"}]}"))
+        reader.poll()
+        a, b = only(reader).corrupted.values()
+    assert a is known[0]
+    assert not known[1].finished
+    assert b == dataclasses.replace(known[1], finished=True)
+
+
 def test_a_vanished_file_lowers_no_counter(journal: Path, reader: JournalReader) -> None:
     """Files that are deleted under the reader leave what they had counted, and no problem."""
     with Engine(journal) as engine:
@@ -397,7 +417,7 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end(
     path, content = journal / "a-0.jsonl", whole_file("id", 2)
     path.write_bytes(content + b"x" * 3000)
     reader.poll()
-    assert reader._files[path].offset == len(content) + 3000
+    assert reader._files[str(path)].offset == len(content) + 3000
     with path.open("ab") as file:
         file.write(b"x" * 500)
     reader.poll()

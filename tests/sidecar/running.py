@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,6 +74,16 @@ class Sidecar:
         """Return the lines it wrote after its first, once it has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().splitlines()
+
+
+def asking_for_all(sidecar: Sidecar) -> socket.socket:
+    """Return a client that asked for 10,000 requests, and has read nothing of the answer yet."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(5)
+    client.connect(("127.0.0.1", sidecar.port))
+    client.sendall(b"GET /v1/corrupted-requests?limit=10000 HTTP/1.1\r\nHost: a\r\n\r\n")
+    return client
 
 
 def start_and_end(*options: str, **environment: str) -> tuple[int, list[str]]:

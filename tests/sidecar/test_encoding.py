@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Exemplar
 
 from nanwatch.journal.reader import JournalReader
+from nanwatch_sidecar.collector import NanwatchCollector
 from nanwatch_sidecar.encoding import encode
-from nanwatch_sidecar.exposition import render
+from nanwatch_sidecar.exposition import Exposition
 from nanwatch_sidecar.journal_view import JournalView
-from nanwatch_sidecar.metrics import NanwatchCollector
 from tests.engine import Engine
 
 ACCEPTED = [
@@ -75,10 +75,11 @@ def test_our_own_scrape_is_written_alike_whatever_is_accepted(journal: Path, acc
         other.totals.add_delay(0.3)
         reader = JournalReader(journal)
         reader.poll()
+        collector = NanwatchCollector(JournalView(reader), fail_fast=False, version="1")
         registry = CollectorRegistry()
-        registry.register(NanwatchCollector(JournalView(reader), fail_fast=False, version="1"))
+        registry.register(collector)
         by_library, content_type = choose_encoder(accept)
-        scrape = render(registry, accept, "")
+        scrape = Exposition(collector).render(accept, "")
         assert scrape.body == by_library(registry)
         assert scrape.headers["Content-Type"] == content_type
         reader.close()

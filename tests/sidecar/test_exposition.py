@@ -51,6 +51,23 @@ def test_gzip_is_used_where_it_is_accepted(client: TestClient) -> None:
     assert b"corrupted_requests_total" in gzip.decompress(packed)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("br, GZIP ; q=0.5", True),
+        ("gzip;q=nonsense", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, identity", False),
+        ("*", False),
+        ("gzipped", False),
+    ],
+)
+def test_gzip_can_be_refused(client: TestClient, accepted: str, *, is_packed: bool) -> None:
+    """A weight of 0 means: not this one."""
+    assert ("content-encoding" in raw(client, accepted)[1]) is is_packed
+
+
 @pytest.mark.usefixtures("engine")
 def test_a_scrape_may_ask_for_some_names_only(client: TestClient) -> None:
     """`name[]` restricts a scrape to these samples."""

@@ -7,15 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from nanwatch_sidecar.health import MOST_PROBLEMS
 from tests.engine import Engine
 
 from .conftest import parse
-from .running import Sidecar, start_and_end
+from .running import Sidecar, asking_for_all, start_and_end
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
@@ -40,6 +42,52 @@ def test_a_relative_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with Sidecar(Path("journal")) as running:
         assert running.first_line.endswith(f", journal {tmp_path}/journal\n")
+
+
+def test_a_journal_that_is_a_file_is_said_and_looked_at_again(tmp_path: Path) -> None:
+    """A wrong NANWATCH_JOURNAL is one line in the log; the sidecar serves, for it may be put right."""
+    journal = tmp_path / "journal"
+    journal.write_text("no folder")
+    knob = "looking on. NANWATCH_JOURNAL names the folder"
+    with Sidecar(journal) as sidecar:
+        assert sidecar.get("/readyz").status_code == 503
+        assert sidecar.get("/readyz").status_code == 503
+        journal.unlink()
+        with Engine(journal):
+            assert sidecar.get("/readyz").status_code == 200
+        assert sidecar.end()[0] == 0
+        assert sidecar.said() == [
+            f"nanwatch sidecar: {journal}: the journal folder cannot be read: Not a directory; {knob}"
+        ]
+
+
+LIMITED = """
+import resource, sys
+from nanwatch_sidecar.server import main
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard", "followed"), [(300, 2000, 500), (300, 300, 150), (64, 64, 32)])
+def test_many_files_leave_descriptors_for_clients(journal: Path, soft: int, hard: int, followed: int) -> None:
+    """The limit is raised as far as it may be, as many files followed as that allows, the others named."""
+    with Engine(journal) as engine:
+        engine.corrupt("A")
+    (file,) = journal.iterdir()
+    for n in range(499):
+        again = file.read_text().replace('"file":"', f'"file":"{n}-').replace('"rank":"0"', f'"rank":"{n}"')
+        (journal / f"{n}.jsonl").write_text(again)
+    limited = LIMITED.format(soft=soft, hard=hard)
+    with Sidecar(journal, starter=(sys.executable, "-c", limited)) as sidecar:
+        found = sidecar.get("/readyz").json()
+        scrape = parse(sidecar.get().text)
+        assert found["sources"] == followed
+        assert scrape.value("corrupted_requests_total") == followed
+        assert scrape.value("nanwatch_journal_problems") == 500 - followed
+        if followed < 500:
+            assert f"not followed: {followed} files are" in found["problems"][0]
+            assert found["problems"][MOST_PROBLEMS:] == [f"... and {500 - followed - MOST_PROBLEMS} more"]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -67,16 +115,16 @@ def test_open_connections_do_not_hold_up_the_end(sidecar: Sidecar) -> None:
 
 
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(journal: Path, sidecar: Sidecar) -> None:
-    """An answer that nobody takes is given up."""
-    with Engine(journal) as engine:
+    """Answers that nobody takes are given up, without a word: twenty tracebacks would fill the log's pipe."""
+    with Engine(journal) as engine, ExitStack() as stuck:
         engine.corrupt(*(f"req-{n}" + "x" * 200 for n in range(10_000)))
-        with socket.create_connection(("127.0.0.1", sidecar.port)) as stuck:
-            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.sendall(b"GET /v1/corrupted-requests?limit=10000 HTTP/1.1\r\nHost: a\r\n\r\n")
-            time.sleep(1)
-            status, seconds = sidecar.end()
+        for _ in range(20):
+            stuck.enter_context(asking_for_all(sidecar))
+        time.sleep(1)
+        status, seconds = sidecar.end()
     assert status == 0
     assert seconds < 10
+    assert sidecar.said() == []
 
 
 def test_head_sends_no_body(sidecar: Sidecar) -> None:
@@ -225,3 +273,20 @@ def test_it_is_small(sidecar: Sidecar, journal: Path) -> None:
     resident = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert resident is not None
     assert int(resident[1]) <= 60_000
+
+
+COUNTING_FROZEN = """
+import gc, sys
+from nanwatch_sidecar.server import main
+status = main(sys.argv[2:])
+print(gc.get_freeze_count() > 10 * len(gc.get_objects()), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_what_was_imported_is_not_looked_through_again(journal: Path) -> None:
+    """The collector of garbage leaves out what was there at the start: a look through it takes 40 ms."""
+    with Sidecar(journal, starter=(sys.executable, "-c", COUNTING_FROZEN)) as sidecar:
+        sidecar.get()
+        assert sidecar.end()[0] == 0
+        assert sidecar.said() == ["True"]

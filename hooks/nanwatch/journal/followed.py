@@ -14,7 +14,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 from .fold import Fold
@@ -39,7 +38,7 @@ class Followed:
     _skipping: bool = False  # inside a line that is too long to keep
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: str) -> Self:
         """Open a file to read it; the first look keeps devices and pipes from being opened at all.
 
         Raises:
@@ -55,7 +54,7 @@ class Followed:
             raise
         return cls(descriptor, _identity(found))
 
-    def is_at(self, path: Path) -> bool:
+    def is_at(self, path: str) -> bool:
         """Say whether this file is the one at `path`.
 
         Raises:

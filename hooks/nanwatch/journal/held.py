@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -72,8 +73,8 @@ class HeldFile:
             raise
         self.size += len(line)
 
-    def make_anew(self, content: bytes, folder: Folder) -> None:
-        """Put a new file with this content in place of the old one.
+    def make_anew(self, content: Iterable[bytes], folder: Folder) -> None:
+        """Put a new file with this content, in pieces, in place of the old one.
 
         Raises:
             OSError: the old file is held on, as it was.
@@ -83,28 +84,28 @@ class HeldFile:
         try:
             descriptor = make(temporary, folder)
             with descriptors.closed_on_error(descriptor):
-                identity = self._fill(descriptor, temporary, content)
+                identity, size = self._fill(descriptor, temporary, content)
         except BaseException:
             _unlink_if_there(temporary)
             raise
         old, self.descriptor = self.descriptor, descriptor
-        self.identity, self.size = identity, len(content)
+        self.identity, self.size = identity, size
         descriptors.close(old)
 
     def close(self) -> None:
         """Let it go; its lock becomes free with that."""
         descriptors.close(self.descriptor)
 
-    def _fill(self, descriptor: int, temporary: Path, content: bytes) -> Identity:
+    def _fill(self, descriptor: int, temporary: Path, content: Iterable[bytes]) -> tuple[Identity, int]:
         """Lock and write the new file before it gets the name."""
         identity = identity_of(os.fstat(descriptor))
         if self.locked and not lock(descriptor):
             raise OSError(errno.EWOULDBLOCK, "locked by somebody else", str(temporary))
-        _write_whole(descriptor, content, temporary)
+        size = sum(_write_whole(descriptor, piece, temporary) for piece in content)
         if self.look() is Look.GONE:  # never rename over another's file
             raise OSError(errno.ESTALE, "another file came to this place", str(self.path))
         os.rename(temporary, self.path)
-        return identity
+        return identity, size
 
 
 def make(path: Path, folder: Folder) -> int:
@@ -141,7 +142,7 @@ def lock(descriptor: int, tries: int = LOCK_TRIES) -> bool:
     return False
 
 
-def _write_whole(descriptor: int, data: bytes, path: Path) -> None:
+def _write_whole(descriptor: int, data: bytes, path: Path) -> int:
     try:
         written = os.write(descriptor, data)
     except OSError as error:
@@ -149,6 +150,7 @@ def _write_whole(descriptor: int, data: bytes, path: Path) -> None:
     if written != len(data):
         reason = f"wrote {written} of {len(data)} bytes: the disk or the quota is full"
         raise ShortWriteError(errno.ENOSPC, reason, str(path))
+    return written
 
 
 def _unlink_if_there(path: Path) -> None:

@@ -67,6 +67,14 @@ class Kept(Generic[T]):
         """Every kept value, oldest first."""
         return iter(self._entries.values())
 
+    def newest_first(self) -> Iterator[T]:
+        """Every kept value, newest first."""
+        return reversed(self._entries.values())
+
+    def get(self, key: Key) -> T | None:
+        """Return the kept value of a key, None where there is none."""
+        return self._entries.get(key)
+
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 

@@ -9,8 +9,9 @@ words, tests/golden/journal.jsonl shows one file whole.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import chain, islice
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
@@ -20,6 +21,7 @@ VERSION = 1  # the major version: raised when a reader of the one before would m
 OLDEST_READABLE_VERSION = 1
 FILE_LINE_BEGINS = b'{"kind":"file",'
 DRILL_RANK = "drill"  # the rank of a source that only `nanwatch drill` writes: shown apart, never counted
+ENTRIES_A_PIECE = 256  # some 64 kB, which no allocator keeps for itself
 MOST_LINE_BYTES = 64 << 20  # 65,536 live corrupted requests take 16 MB; a longer line is not ours
 
 
@@ -155,6 +157,11 @@ def encode_report(line: ReportLine, entries: Iterable[bytes] = ()) -> bytes:
     `entries` are encoded corrupted requests to write after those of `line`; they are joined and
     never encoded anew (10,000 of them take 4 ms instead of 22).
     """
+    return b"".join(report_pieces(line, entries))
+
+
+def report_pieces(line: ReportLine, entries: Iterable[bytes] = ()) -> Iterator[bytes]:
+    """Yield the same line piece by piece: 10,000 entries at once are 2.5 MB, twice while they are joined."""
     head = _dumps(
         {
             "kind": "report",
@@ -164,8 +171,12 @@ def encode_report(line: ReportLine, entries: Iterable[bytes] = ()) -> bytes:
             "totals": _flat(line.totals),
         }
     )
-    listed = b",".join((*map(encode_corrupted, line.corrupted), *entries))
-    return b"".join((head[:-1], b',"corrupted":[', listed, b"]}\n"))
+    yield head[:-1] + b',"corrupted":['
+    remaining, between = chain(map(encode_corrupted, line.corrupted), entries), b""
+    while piece := b",".join(islice(remaining, ENTRIES_A_PIECE)):
+        yield between + piece
+        between = b","
+    yield b"]}\n"
 
 
 _ALWAYS = [field.name for field in fields(CorruptedRequest) if field.name != "client_id"]

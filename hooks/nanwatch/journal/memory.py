@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from .clock import boot_ns
 from .fold import Fold
@@ -27,6 +28,7 @@ from .line import (
     encode_file,
     encode_report,
     encode_start,
+    report_pieces,
 )
 from .totals import Totals
 
@@ -80,25 +82,25 @@ class Memory:
     def news(self) -> bytes:
         """Return a report of the totals and of the requests that no line holds yet."""
         self._encode_changed()
-        return self._report(self._kept[key] for key in self._unsaved)
+        return encode_report(self._totals_now(), (self._kept[key] for key in self._unsaved))
 
-    def snapshot(self, *, locked: bool) -> bytes:
-        """Return everything as the content of a new file: first line, start line, one report."""
+    def snapshot(self, *, locked: bool) -> Iterable[bytes]:
+        """Return everything as the content of a new file, in pieces: first line, start line, one report."""
         self._encode_changed()
         self._kept.prune(self._start.life)
         self._forget_pruned()
         first = encode_file(replace(self._file, locked=locked))
-        return b"".join((first, self.start_line(), self._report(self._kept.values())))
+        return chain((first, self.start_line()), report_pieces(self._totals_now(), self._kept.values()))
 
     def note_written(self) -> None:
         """All that was encoded is in the file now."""
         self._unsaved.clear()
 
-    def _report(self, entries: Iterable[bytes]) -> bytes:
+    def _totals_now(self) -> ReportLine:
         totals = self._base.plus(self._own)
         totals.dropped_entries += self._dropped_entries
         totals.journal_errors += self.failed_renewals
-        return encode_report(ReportLine(boot_ns(), time.time(), totals, self._last_step_seconds), entries)
+        return ReportLine(boot_ns(), time.time(), totals, self._last_step_seconds)
 
     def _encode_changed(self) -> None:
         for key, request in self._changed.items():

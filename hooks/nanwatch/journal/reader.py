@@ -8,6 +8,7 @@
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,17 +29,24 @@ class JournalReader:
     """Follows the files of one journal folder.
 
     `poll` is for one thread at a time. It waits for the disk without `lock`, and holds `lock`
-    while sources change: another thread takes it to read them. `clock` is monotonic, in seconds.
+    while sources change: another thread takes it to read them. `clock` is monotonic, in seconds. Past
+    `most_files` new files are not followed, which is a problem: each takes a descriptor.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, most_files: int = sys.maxsize
+    ) -> None:
         self.folder = folder
         self.clock = clock
         self.lock = threading.Lock()
+        self.unusable: str | None = (
+            None  # why the folder could not be read at the last poll, though it is there
+        )
+        self._most_files = most_files
         self._domain = clock_domain()
-        self._files: dict[Path, Followed] = {}
+        self._files: dict[str, Followed] = {}  # by path, a str: hundreds of Paths are slow to make and sort
         self._sources: dict[str, Source] = {}
-        self._problems: dict[Path, str] = {}
+        self._problems: dict[str, str] = {}
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -57,7 +65,7 @@ class JournalReader:
 
     def poll(self) -> None:
         """Take what is new in every file; never raises for the state of the folder."""
-        problems: dict[Path, str] = {}
+        problems: dict[str, str] = {}
         for path in self._paths(problems):
             try:
                 problem = self._follow(path)
@@ -73,20 +81,24 @@ class JournalReader:
         for path in tuple(self._files):
             self._let_go(path)
 
-    def _paths(self, problems: dict[Path, str]) -> list[Path]:
+    def _paths(self, problems: dict[str, str]) -> list[str]:
         """Return what is listed and what is followed: a listing may miss a file that is just renamed."""
         try:
             with os.scandir(self.folder) as entries:
-                listed = {self.folder / entry.name for entry in entries if entry.name.endswith(SUFFIX)}
+                listed = {entry.path for entry in entries if entry.name.endswith(SUFFIX)}
+            self.unusable = None
         except OSError as error:
             hint = _GROUP_HINT if isinstance(error, PermissionError) else ""
-            problems[self.folder] = f"the journal folder cannot be read: {error.strerror}{hint}"
+            problems[str(self.folder)] = reason = f"the journal folder cannot be read: {error.strerror}{hint}"
+            self.unusable = None if isinstance(error, FileNotFoundError) else reason
             listed = set()
         return sorted(listed | set(self._files))
 
-    def _follow(self, path: Path) -> str | None:
+    def _follow(self, path: str) -> str | None:
         """Take what is new at `path`; returns what is wrong with it."""
         file = self._files.get(path)
+        if file is None and len(self._files) >= self._most_files:
+            return f"not followed: {self._most_files} files are, and ulimit -n leaves no room for more"
         try:
             if file is None or not file.is_at(path):
                 file = self._reopen(path)
@@ -97,20 +109,20 @@ class JournalReader:
         self._take_new(file)
         return file.problem
 
-    def _reopen(self, path: Path) -> Followed:
+    def _reopen(self, path: str) -> Followed:
         self._take_rest(path)
         file = Followed.open(path)
         self._let_go(path)
         self._files[path] = file
         return file
 
-    def _take_rest(self, path: Path) -> None:
+    def _take_rest(self, path: str) -> None:
         """Take the last lines of a file that is no longer at its path, as far as it can be read."""
         if path in self._files:
             with suppress(OSError):
                 self._take_new(self._files[path])
 
-    def _let_go(self, path: Path) -> None:
+    def _let_go(self, path: str) -> None:
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
@@ -136,7 +148,7 @@ class JournalReader:
 
     def _take_next(self, file: Followed, raw: bytes, source: Source) -> None:
         try:
-            line = decode(raw)
+            line = decode(raw, source.known)
         except LineError:
             file.skipped_lines += 1
             return

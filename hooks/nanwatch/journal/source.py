@@ -45,6 +45,7 @@ class Source:
     grew_at: float = _LONG_AGO  # reader's clock: when its newest line was written
     held: bool = False  # a living process has its file
     active: bool = False  # ... wrote to it within FRESH_SECONDS, and looks at its engine
+    changes: int = 0  # rises with every line, and where `held` or `active` changes
     corrupted: Kept[CorruptedRequest] = field(  # of all lives, as they were told
         default_factory=lambda: Kept(slack=KEPT_SLACK)
     )
@@ -78,6 +79,7 @@ class Source:
     def take(self, line: StartLine | ReportLine, offset: float) -> None:
         """Fold one line; `offset` takes its boot time to the reader's clock."""
         boot = line.boot_ns / 1e9
+        self.changes += 1
         self._count(line)
         self.grew_at = max(self.grew_at, boot + offset)
         if isinstance(line, StartLine):
@@ -87,9 +89,11 @@ class Source:
 
     def observe_lock(self, now: float, *, held: bool | None) -> None:
         """Note whether the lock is held; None: there are no locks, and the heartbeat alone tells."""
+        before = (self.held, self.active)
         fresh = now - self.grew_at <= FRESH_SECONDS
         self.held = fresh if held is None else held
         self.active = self.held and fresh and not self.blind
+        self.changes += (self.held, self.active) != before
 
     def dead_seconds(self, now: float) -> float:
         """How long no process has had its file; 0 while one does."""
@@ -104,6 +108,11 @@ class Source:
         if not self.is_of_current_life(request):
             return _LONG_AGO
         return request.first_seen_boot_ns / 1e9 + self._offset
+
+    def known(self, request: CorruptedRequest) -> CorruptedRequest:
+        """Return the entry that says the same, where there is one already."""
+        mine = self.corrupted.get(request.key)
+        return mine if mine == request and mine is not None else request
 
     def requests_since(self, at: float) -> float:
         """Requests that the current life first saw after `at`, interpolated between samples."""

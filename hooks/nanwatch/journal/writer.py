@@ -130,10 +130,9 @@ class JournalWriter:
         return found.file
 
     def _write_all(self, file: HeldFile) -> None:
-        content = self._memory.snapshot(locked=file.locked)
-        file.make_anew(content, self._folder)
+        file.make_anew(self._memory.snapshot(locked=file.locked), self._folder)
         self._memory.note_written()
-        self._snapshot_bytes = len(content)
+        self._snapshot_bytes = file.size
         self._due = _Due.NEWS
 
     def _renew_if_due(self, file: HeldFile) -> None:
