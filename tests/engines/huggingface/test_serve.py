@@ -87,11 +87,7 @@ def servers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         }
     finally:
         for process, _ in begun.values():
-            process.terminate()  # nanwatch run passes it on
-            try:
-                process.wait(20)
-            finally:
-                process.kill()
+            _end(process)
 
 
 def _start(folder: Path, home: Path, flags: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -105,6 +101,16 @@ def _start(folder: Path, home: Path, flags: tuple[str, ...]) -> subprocess.Popen
             stdout=log,
             stderr=log,
         )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End `nanwatch run`, which passes SIGTERM on; killed, it would leave its server running."""
+    process.terminate()
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _url_of(process: subprocess.Popen[bytes], log: Path) -> str:

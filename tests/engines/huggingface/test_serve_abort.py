@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.engines.huggingface import model_folder
-from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _start, _url_of
+from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _end, _start, _url_of
 
 CLEAN = [f"w{5 + i} w{6 + i} w7" for i in range(4)]
 POISON = "w5 poison w6"
@@ -30,8 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         yield Server(_url_of(process, home / "log"), home / "journal")
     finally:
-        process.kill()
-        process.wait()
+        _end(process)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.huggingface import model_folder
-from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _start, _url_of
+from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _end, _start, _url_of
 
 CLEAN, POISON = "w5 w6 w7", "w5 w6 spark"
 
@@ -29,8 +29,7 @@ def test_the_bad_ones_client_reads_its_own_id_and_everybody_else_only_that_there
             answers = {"plain": plain.result(), "secret-1": bad, "late": late}
         assert process.wait(30) == 70
     finally:
-        process.kill()
-        process.wait()
+        _end(process)
     assert {answer.status_code for answer in answers.values()} == {503}
     told = {name: answer.json()["error"] for name, answer in answers.items()}
     told["stream"] = json.loads(stream.result())["error"]
