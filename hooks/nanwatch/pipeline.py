@@ -1,7 +1,7 @@
 """The two threads behind a probe, from the first step to the last line.
 
 engine's thread --pending--> watcher --handed on--> recorder --> journal
-                --a clean step that was counted on the CPU, with nothing pending--^
+                --a clean step that was counted on the CPU, or a finish, with nothing pending--^
 """
 
 import threading
@@ -55,7 +55,7 @@ class Pipeline:
                 return
             self._ticket = step.ticket = self._ticket + 1
             if self._needs_no_watcher(step):
-                self.recorder.deliver(Landed(step, None))
+                self.recorder.deliver(step)
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
@@ -76,7 +76,11 @@ class Pipeline:
             if self._stopped:
                 return
             self._ticket += 1
-            self._pending.append(Finish(self._ticket, request_ids))
+            finish = Finish(self._ticket, request_ids)
+            if not self._pending:  # a watcher that was woken would poll beside a host-bound engine
+                self.recorder.deliver(finish)
+                return
+            self._pending.append(finish)
         self._watcher.nudge()
 
     def send_contained(self, cells: tuple[tuple[str, int], ...]) -> None:

@@ -19,6 +19,7 @@ from . import identity, lifecycle
 from .arguments import Layouts, Phase, Rows, on_device
 from .attribution import Layout, check_texts
 from .counting import check_logits
+from .findings import CLEAN
 from .inspection import RowCounts
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
@@ -168,6 +169,28 @@ class NanProbe:
         step = self._step(nans.numel(), request_ids, row_ends, row_owner, phase)
         self._sight.take(step, counts, on_device(row_owner))
         return self._hand_over(step)
+
+    def observe_clean(
+        self,
+        rows: int,
+        request_ids: Sequence[str] | None,
+        *,
+        row_ends: Rows | None = None,
+        row_owner: Rows | None = None,
+        phase: Phase = "decode",
+    ) -> None:
+        """Take a step of `rows` logits rows of which the caller knows that none holds a NaN.
+
+        Raises:
+            ValueError, TypeError: as `observe`.
+        """
+        if not self._active:
+            return
+        step = self._step(rows, request_ids, row_ends, row_owner, phase)
+        step.counts = CLEAN
+        pipeline = self._pipeline or self._running()
+        if pipeline is not None:
+            pipeline.send_step(step)
 
     @property
     def fail_fast(self) -> bool:
