@@ -10,7 +10,7 @@ from collections import deque
 from queue import Full, Queue
 
 from .attribution import charges_to_dict
-from .findings import is_clean
+from .findings import CLEAN
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .observation import Step
@@ -59,16 +59,15 @@ class Pipeline:
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
-        self.start()
+        if not self._threads:
+            self.start()
 
     def _needs_no_watcher(self, step: Step) -> bool:
         """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
 
         Waking the watcher for it would take the interpreter from a host-bound engine in each step.
         """
-        if self._pending or self._caller_queue is not None or step.counts is None:
-            return False
-        return is_clean(step.counts)
+        return step.counts == CLEAN and not self._pending and self._caller_queue is None
 
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""

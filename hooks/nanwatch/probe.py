@@ -186,8 +186,8 @@ class NanProbe:
         """
         if not self._active:
             return
-        step = self._step(rows, request_ids, row_ends, row_owner, phase)
-        step.counts = CLEAN
+        layout = self._layouts.layout(rows, request_ids, row_ends, row_owner, phase)
+        step = Step(layout, time.monotonic_ns(), time.time(), None, counts=CLEAN)
         pipeline = self._pipeline or self._running()
         if pipeline is not None:
             pipeline.send_step(step)
