@@ -1,7 +1,7 @@
 """The two threads behind a probe, from the first step to the last line.
 
 engine's thread --pending--> watcher --handed on--> recorder --> journal
-                --a clean step that was counted on the CPU, with nothing pending--^
+                --a clean step that was counted on the CPU, or a finish, with nothing pending--^
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections import deque
 from queue import Full, Queue
 
 from .attribution import charges_to_dict
-from .findings import is_clean
+from .findings import CLEAN
 from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .observation import Step
@@ -55,20 +55,19 @@ class Pipeline:
                 return
             self._ticket = step.ticket = self._ticket + 1
             if self._needs_no_watcher(step):
-                self.recorder.deliver(Landed(step, None))
+                self.recorder.deliver(step)
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
-        self.start()
+        if not self._threads:
+            self.start()
 
     def _needs_no_watcher(self, step: Step) -> bool:
         """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
 
         Waking the watcher for it would take the interpreter from a host-bound engine in each step.
         """
-        if self._pending or self._caller_queue is not None or step.counts is None:
-            return False
-        return is_clean(step.counts)
+        return step.counts == CLEAN and not self._pending and self._caller_queue is None
 
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""
@@ -76,7 +75,11 @@ class Pipeline:
             if self._stopped:
                 return
             self._ticket += 1
-            self._pending.append(Finish(self._ticket, request_ids))
+            finish = Finish(self._ticket, request_ids)
+            if not self._pending:  # a watcher that was woken would poll beside a host-bound engine
+                self.recorder.deliver(finish)
+                return
+            self._pending.append(finish)
         self._watcher.nudge()
 
     def send_contained(self, cells: tuple[tuple[str, int], ...]) -> None:

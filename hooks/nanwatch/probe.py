@@ -19,6 +19,7 @@ from . import identity, lifecycle
 from .arguments import Layouts, Phase, Rows, on_device
 from .attribution import Layout, check_texts
 from .counting import check_logits
+from .findings import CLEAN
 from .inspection import RowCounts
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
@@ -139,7 +140,8 @@ class NanProbe:
         if logits is None or not self._active:
             return _NOT_A_STEP
         check_logits(logits)
-        step = self._step(math.prod(logits.shape[:-1]), request_ids, row_ends, row_owner, phase)
+        rows = math.prod(logits.shape[:-1])
+        step = _step(self._layouts.layout(rows, request_ids, row_ends, row_owner, phase))
         self._sight.look(step, logits, on_device(row_owner))
         return self._hand_over(step)
 
@@ -165,9 +167,29 @@ class NanProbe:
         nans = counts.nan if isinstance(counts, RowCounts) else counts
         if nans.dtype is not torch.int32:
             raise TypeError(f"counts are int32, found {nans.dtype}")
-        step = self._step(nans.numel(), request_ids, row_ends, row_owner, phase)
+        step = _step(self._layouts.layout(nans.numel(), request_ids, row_ends, row_owner, phase))
         self._sight.take(step, counts, on_device(row_owner))
         return self._hand_over(step)
+
+    def observe_clean(
+        self,
+        rows: int,
+        request_ids: Sequence[str] | None,
+        *,
+        row_owner: Rows | None = None,
+        phase: Phase = "decode",
+    ) -> None:
+        """Take a step of `rows` logits rows of which the caller knows that none holds a NaN.
+
+        Raises:
+            ValueError, TypeError: as `observe`.
+        """
+        if not self._active:
+            return
+        step = _step(self._layouts.layout(rows, request_ids, None, row_owner, phase), counts=CLEAN)
+        pipeline = self._pipeline or self._running()
+        if pipeline is not None:
+            pipeline.send_step(step)
 
     @property
     def fail_fast(self) -> bool:
@@ -223,8 +245,7 @@ class NanProbe:
             raise ValueError(f"steps are dropped for {', '.join(DROP_REASONS)}, found {reason!r}")
         pipeline = self._running()
         if pipeline is not None:
-            nothing = Layout(0, None)
-            pipeline.send_step(Step(nothing, time.monotonic_ns(), time.time(), None, dropped=reason))
+            pipeline.send_step(_step(Layout(0, None), dropped=reason))
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was observed so far is written; False: `timeout` seconds were not enough."""
@@ -251,18 +272,6 @@ class NanProbe:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _step(
-        self,
-        rows: int,
-        request_ids: Sequence[str] | None,
-        row_ends: Rows | Tensor | None,
-        row_owner: Rows | Tensor | None,
-        phase: Phase,
-    ) -> Step:
-        """Check what the caller said, before anything is begun."""
-        layout = self._layouts.layout(rows, request_ids, row_ends, row_owner, phase)
-        return Step(layout, time.monotonic_ns(), time.time(), None)
 
     def _hand_over(self, step: Step) -> Observation:
         ids = step.layout.request_ids
@@ -299,3 +308,8 @@ class NanProbe:
         ledger = Ledger(Lifetimes(start.life, client_id=self._client_id))
         lifecycle.close_at_exit()
         return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
+
+
+def _step(layout: Layout, *, counts: bytes | None = None, dropped: str | None = None) -> Step:
+    """Begin a step that is observed now; its layout was checked before."""
+    return Step(layout, time.monotonic_ns(), time.time(), None, counts=counts, dropped=dropped)

@@ -16,6 +16,7 @@ from .journal.clock import boot_ns
 from .journal.line import CorruptedRequest
 from .journal.writer import JournalWriter
 from .ledger import Ledger
+from .observation import Step
 from .watcher import Landed, Told
 
 TICK_SECONDS = 0.25
@@ -32,7 +33,7 @@ class Recorder:
     def __init__(self, ledger: Ledger, writer: JournalWriter, *, fail_fast: bool = False) -> None:
         self._ledger, self._writer, self._fail_fast = ledger, writer, fail_fast
         self._announcer = Announcer()
-        self._handed_on: deque[Landed | Told] = deque()
+        self._handed_on: deque[Step | Landed | Told] = deque()
         self._dropped: deque[str] = deque()  # reasons, from any thread
         self._queue_full = 0
         self._wake = Event()
@@ -46,9 +47,12 @@ class Recorder:
         self._failing = False
         self._faults: set[str] = set()  # kinds that the log knows of
 
-    def deliver(self, item: Landed | Told) -> None:
-        """Take one item from the watcher; wakes the thread only for a step that holds a NaN."""
-        clean = isinstance(item, Landed) and item.charges is None
+    def deliver(self, item: Step | Landed | Told) -> None:
+        """Take one item from the watcher, or one that needs none: a bare Step is clean.
+
+        Wakes the thread only for a step that holds a NaN.
+        """
+        clean = isinstance(item, Step) or (isinstance(item, Landed) and item.charges is None)
         if clean and len(self._handed_on) > MOST_BACKLOG:
             self.count_dropped("backlog")
             return
@@ -140,7 +144,7 @@ class Recorder:
             item = self._handed_on.popleft()
             self._changed = True
             try:
-                self._take(item, now)
+                self._take(Landed(item, None) if isinstance(item, Step) else item, now)
             except Exception as error:  # noqa: BLE001  one item that cannot be folded is no reason to stop
                 self.note_fault(error)
         for reason, steps in Counter(_drain(self._dropped)).items():

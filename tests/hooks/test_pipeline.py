@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nanwatch import NanProbe
 from nanwatch.lifetimes import Lifetimes, Sighting
 from nanwatch.recorder import Recorder
-from nanwatch.watcher import Finish, Landed
+from nanwatch.watcher import Finish, Landed, Watcher
 from tests.seen import read
 
 CLEAN = torch.zeros(1, dtype=torch.int32)
@@ -44,6 +44,29 @@ def test_requests_are_told_apart_as_if_each_step_had_been_waited_for(
         seen = read(Path(folder, "journal"))
     assert [(r.request_id, r.n) for r in seen.requests] == list(dict.fromkeys(expected))
     assert seen.totals.requests == requests
+
+
+def test_neither_clean_steps_nor_ends_wake_the_watcher(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would poll on for a while, and take the interpreter from a host-bound engine."""
+    woken: list[Watcher] = []
+    nudge = Watcher.nudge
+
+    def noting(watcher: Watcher) -> None:
+        woken.append(watcher)
+        nudge(watcher)
+
+    monkeypatch.setattr(Watcher, "nudge", noting)
+    with NanProbe() as probe:
+        for name in "abc":
+            probe.observe_clean(1, [name])
+            probe.observe_counts(CLEAN, [name])
+            probe.finish([name])
+        assert woken == []
+        probe.observe_counts(BAD, ["d"])
+        assert len(woken) == 1
+    assert read(journal).totals.requests == 4
 
 
 def test_everything_reaches_the_recorder_in_the_order_of_the_calls(

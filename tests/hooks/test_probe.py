@@ -257,6 +257,23 @@ def test_counts_made_elsewhere_are_taken_as_they_are_at_the_call(journal: Path) 
         assert seen.result() == {"a": 0, "b": 4}
 
 
+def test_a_step_that_its_caller_knows_to_be_clean_is_counted_like_any_other(journal: Path) -> None:
+    with NanProbe() as probe:
+        probe.observe_clean(3, ["a", "b"])
+        probe.observe_counts(torch.tensor([0, 7], dtype=torch.int32), ["a", "b"])
+        probe.observe_clean(4, ["a", "c"], row_owner=[0, -1, 1, 1], phase=["decode", "prefill"])
+        probe.observe_clean(2, None)
+    seen = read(journal)
+    assert (seen.totals.steps, seen.totals.rows, seen.totals.requests) == (4, 9, 3)
+    assert (seen.ids, seen.request("b").first_step) == (["b"], 2)
+
+
+def test_who_is_in_a_clean_step_is_checked_too(journal: Path) -> None:
+    with NanProbe() as probe, pytest.raises(ValueError, match="3 request ids for 2 logits rows"):
+        probe.observe_clean(2, ["a", "b", "c"])
+    assert read(journal).totals.steps == 0
+
+
 def test_the_ids_of_a_step_are_those_at_the_call_though_the_engine_changes_its_list(journal: Path) -> None:
     with NanProbe() as probe:
         batch = ["a", "b"]

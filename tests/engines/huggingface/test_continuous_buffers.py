@@ -10,6 +10,7 @@ from transformers import CompileConfig
 
 import nanwatch
 from nanwatch.engines.huggingface.continuous import processor
+from nanwatch.engines.huggingface.continuous.room import Room
 from tests.engines.huggingface.batches import (
     NAN,
     Forwards,
@@ -46,6 +47,17 @@ def test_the_counts_are_the_last_row_of_the_engines_buffer(model: Any, written: 
         before_it_is_read(ios, lambda: seen.append((ios.output_ids[-1, :3].tolist(), len(ios.output_ids))))
         run_to_end(manager, 3)
     assert seen == [([0, 0, 0], 2), ([0, 5, 0], 2), ([0, 0, 0], 2), ([0, 0, 0], 2)]
+
+
+def test_a_room_says_that_a_step_is_clean_only_after_it_has_looked_and_found_nothing() -> None:
+    room = Room(torch.zeros(4, dtype=torch.int32))
+    said = [room.is_clean]
+    for logits in (torch.zeros(1, 2, V), torch.full((1, 2, V), NAN), torch.zeros(1, 2, V)):
+        room.count(logits)
+        said.append(room.is_clean)
+        assert room.row.tolist() == [int(logits[0, row].isnan().sum()) for row in range(2)] + [0, 0]
+    room.empty(2)
+    assert [*said, room.is_clean] == [False, True, False, True, False]
 
 
 def before_it_is_read(ios: Any, look: Callable[[], object]) -> None:

@@ -25,7 +25,8 @@ class ReplacedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the original, by way of `around` until it was put back."""
-        return self.call(self._original, args, kwargs)
+        around = self._around
+        return self._original(*args, **kwargs) if around is None else around(self._original, args, kwargs)
 
     def call(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do so with another method in the original's place: one that was called before it was replaced."""

@@ -62,10 +62,10 @@ class Containment:
         """
         if counts is None:
             raise NanLogitsError({}, " (a step was read before its counts had landed: the engine stops)")
-        is_void = io in self._void
-        if is_void or is_clean(bytes_of(counts)):
+        clean = is_clean(bytes_of(counts))
+        if clean or io in self._void:
             self._void = [one for one in self._void if one is not io]
-            self._observe(read_rows(io.requests_in_batch), counts)
+            self._observe(read_rows(io.requests_in_batch), None if clean else counts)
             return
         try:
             self._void = list(in_flight)
@@ -174,8 +174,11 @@ class Containment:
         self._observe(rows, counts)
         return found
 
-    def _observe(self, rows: BatchRows, counts: Tensor) -> None:
-        if rows.rows:
+    def _observe(self, rows: BatchRows, counts: Tensor | None) -> None:
+        """Count the step; None: no row of it held a NaN."""
+        if counts is None and rows.rows:
+            self._probe.observe_clean(rows.rows, rows.ids, row_owner=rows.row_owner, phase=rows.phase)
+        elif counts is not None and rows.rows:
             self._probe.observe_counts(counts, rows.ids, row_owner=rows.row_owner, phase=rows.phase)
 
     def _runs(self, state: Any) -> bool:

@@ -28,6 +28,10 @@ class CountingModel:
     def __init__(self, model: Any, run: Callable[..., Any], *, for_sampling: bool = False) -> None:
         self._model, self._run, self._for_sampling = model, run, for_sampling
 
+    def calls(self, model: Any) -> bool:
+        """Whether this is the model that is called."""
+        return self._model is model
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
@@ -40,7 +44,7 @@ class CountingModel:
         room: Room = kwargs.pop(ROOM)
         output = self._model(*args, **kwargs)
         if torch.compiler.is_compiling():
-            counts = torch.isnan(_rows(output, kwargs)).sum(-1, dtype=torch.int32)
+            counts = torch.isnan(_rows(output, kwargs)[0]).sum(-1, dtype=torch.int32)
             room.row[: counts.shape[0]].copy_(counts)
         else:
             self._run(_count, room, output, kwargs)
@@ -63,6 +67,6 @@ def _zero_nans(logits: Tensor, counts: Tensor) -> bool:
 
 
 def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Return the logits [R, V]: models that cannot leave out positions return them all [1, T, V]."""
-    logits: Tensor = output.logits[0]
-    return logits if "logits_to_keep" in kwargs else logits[kwargs["logits_indices"]]
+    """Return the logits [1, R, V]: models that cannot leave out positions return them all [1, T, V]."""
+    logits: Tensor = output.logits
+    return logits if "logits_to_keep" in kwargs else logits[:, kwargs["logits_indices"]]

@@ -57,6 +57,7 @@ class WatchedProcessor:
         self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
+        self._counting: CountingModel | None = None  # kept from step to step: the model stays the same
         self._cancelled: list[str] = []  # their last step may be in flight
         self._containment = Containment(processor, probe) if probe.aborts else None
         self._for_sampling = probe.aborts and bool(processor.do_sample)
@@ -104,8 +105,11 @@ class WatchedProcessor:
         room = self._rooms[io]
         room.empty(len(io.requests_in_batch))
         self._launched[io] = None
-        counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
-        return counting, {**batch_data, ROOM: room}
+        counting = self._counting
+        if counting is None or not counting.calls(model):
+            self._counting = counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
+        batch_data[ROOM] = room  # the last thing: only a CountingModel knows what to do with it
+        return counting, batch_data
 
     def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
         """Count, or be blind from here on: a graph that is captured without its count stays without."""
@@ -123,17 +127,22 @@ class WatchedProcessor:
         del self._launched[io]
         try:
             if self._containment is None:
-                self._observe_rows(io, io.output_ids[-1])
+                self._observe_rows(io, None if self._rooms[io].is_clean else io.output_ids[-1])
             else:
                 self._contain(self._containment, io, io.output_ids[-1])
         finally:
             self._finish_cancelled()
 
-    def _observe_rows(self, io: Any, counts: Tensor) -> None:
+    def _observe_rows(self, io: Any, counts: Tensor | None) -> None:
+        """Observe the step of this IO; `counts` of its NaNs, [R] or longer, None where there are none."""
         rows = read_rows(io.requests_in_batch)
         if self._is_blind:
             self._probe.drop(DROP_REASON)
-        elif rows.rows:
+        elif not rows.rows:
+            return
+        elif counts is None:
+            self._probe.observe_clean(rows.rows, rows.ids, row_owner=rows.row_owner, phase=rows.phase)
+        else:
             try:
                 self._probe.observe_counts(
                     counts[: rows.rows], rows.ids, row_owner=rows.row_owner, phase=rows.phase

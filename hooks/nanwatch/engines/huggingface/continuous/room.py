@@ -34,15 +34,20 @@ class Room:
         if self._pinned is not None:
             self._pinned[:rows] = NOT_LANDED
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether the step held no NaN, as far as is known without a look at the row: on a CPU."""
+        return self._is_made and self._is_zero
+
     def count(self, logits: Tensor) -> None:
-        """Count the NaNs of logits [R, V] into these places; the host waits for no device."""
+        """Count the NaNs of logits [1, R, V] into these places; the host waits for no device."""
         if self._pinned is not None:
-            counts = count_nans_per_row(logits)
+            counts = count_nans_per_row(logits[0])
             self.row[: len(counts)].copy_(counts)
             self._pinned[: len(counts)].copy_(counts, non_blocking=True)
             return
         if math.isnan(logits.sum().item()):
-            counts = count_nans_per_row(logits)
+            counts = count_nans_per_row(logits[0])
             self.row[: len(counts)] = counts
             self._is_zero = False
         elif not self._is_zero:  # a clean step writes only where the one before it was not
