@@ -60,6 +60,18 @@ def test_a_room_says_that_a_step_is_clean_only_after_it_has_looked_and_found_not
     assert [*said, room.is_clean] == [False, True, False, True, False]
 
 
+def test_what_a_compiled_step_left_in_the_row_does_not_outlast_a_clean_step() -> None:
+    """It counts past the room's Python, which cannot know what is in the row then."""
+    room = Room(torch.zeros(4, dtype=torch.int32))
+    room.count(torch.zeros(1, 2, V))
+    room.empty(2)
+    room.row[:2] = torch.tensor([0, V], dtype=torch.int32)
+    assert not room.is_clean
+    room.empty(2)
+    room.count(torch.zeros(1, 2, V))
+    assert (room.is_clean, room.row.tolist()) == (True, [0, 0, 0, 0])
+
+
 def before_it_is_read(ios: Any, look: Callable[[], object]) -> None:
     original = ios.prepare_batch_update
 

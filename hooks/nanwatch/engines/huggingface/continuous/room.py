@@ -30,6 +30,8 @@ class Room:
 
     def empty(self, rows: int) -> None:
         """Forget what landed in the first `rows` places; the last step that used them was read."""
+        if not self._is_made:  # a compiled step counts past this object: its row may hold anything
+            self._is_zero = False
         self._is_made = False
         if self._pinned is not None:
             self._pinned[:rows] = NOT_LANDED
