@@ -62,10 +62,11 @@ class Containment:
         """
         if counts is None:
             raise NanLogitsError({}, " (a step was read before its counts had landed: the engine stops)")
-        clean = is_clean(bytes_of(counts))
-        if clean or io in self._void:
-            self._void = [one for one in self._void if one is not io]
-            self._observe(read_rows(io.requests_in_batch), None if clean else counts)
+        if is_clean(bytes_of(counts)):
+            self.pass_on(io)
+            return
+        if io in self._void:
+            self.pass_on(io, counts)
             return
         try:
             self._void = list(in_flight)
@@ -75,6 +76,11 @@ class Containment:
             self._observe(rows, counts)
             found = {rows.ids[owner]: n for owner, n in _owned(rows, counts) if n}
             raise NanLogitsError(found, " (and they could not be contained: the engine stops)") from error
+
+    def pass_on(self, io: Any, counts: Tensor | None = None) -> None:
+        """Count a step in which there is nothing to contain; without `counts` [R] no row of it held a NaN."""
+        self._void = [one for one in self._void if one is not io]
+        self._observe(read_rows(io.requests_in_batch), counts)
 
     def wipe_unseen(self, leaving: Iterable[str]) -> None:
         """Wipe what was read of prompts that are cancelled, or moved out of the cache, in their middle.

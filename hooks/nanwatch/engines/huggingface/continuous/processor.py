@@ -155,6 +155,9 @@ class WatchedProcessor:
         if self._is_blind:
             self._probe.drop(DROP_REASON)
             return
+        if self._rooms[io].is_clean:
+            containment.pass_on(io)
+            return
         rows = row_count(io.requests_in_batch)
         on_host = counts[:rows] if counts.is_cpu else self._rooms[io].landed(rows)
         try:
