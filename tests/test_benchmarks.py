@@ -16,6 +16,8 @@ from benchmarks.scale import rise_over_last_half
 from benchmarks.sidecar_process import corrupted_in, series_in
 from nanwatch.journal.reader import JournalReader
 
+ROOT = Path(__file__).parents[1]
+
 SCRAPE = b"""# HELP corrupted_requests_total Requests.
 # TYPE corrupted_requests_total counter
 corrupted_requests_total{model_name="a"} 3.0
@@ -63,6 +65,17 @@ def test_in_turns_each_leads_as_often_as_the_others_and_comes_after_each_of_them
 @pytest.mark.parametrize("name", ALL)
 def test_every_benchmark_can_be_run_by_its_name(name: str) -> None:
     assert callable(import_module(f"benchmarks.{name}").main)
+
+
+def test_the_gpus_runs_after_others_have_imported_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imported without TRITON_INTERPRET, Triton compiles: without a GPU nothing would run then."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    script = "import triton.language\nfrom benchmarks.__main__ import main\nraise SystemExit(main(['gpu']))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cases right" in done.stdout
 
 
 def test_a_benchmark_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
