@@ -112,6 +112,27 @@ def test_a_file_that_got_our_descriptors_number_is_left_alone(journal: Path, tmp
     os.close(number)
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_two_files_that_lost_their_descriptors_each_keeps_to_its_own(journal: Path, order: str) -> None:
+    """Whichever heals first may be given the number that the other one remembers."""
+    reader = JournalReader(journal)
+    with Engine(journal, rank="a") as a, Engine(journal, rank="b") as b:
+        first, second = (a, b) if order == "ab" else (b, a)
+        for number in [descriptor_of(path_of(engine)) for engine in (a, b)]:
+            os.close(number)
+        first.corrupt("first")
+        second.corrupt("second", "third")
+        for engine in (first, second, first):
+            reader.poll()
+            engine.serve()
+            assert told(path_of(first)) == ["first"]
+            assert told(path_of(second)) == ["second", "third"]
+            assert not is_free(path_of(first))
+            assert not is_free(path_of(second))
+        assert sorted(source.totals.corrupted_requests for source in reader.sources) == [1, 2]
+    reader.close()
+
+
 def test_a_foreign_file_in_its_place_is_left_alone(journal: Path) -> None:
     """The writer moves on to the next k, with its id."""
     with Engine(journal) as engine:

@@ -7,7 +7,8 @@ the lock from the parent). The guard below makes "open" and "remember" one step 
 
 A program may close what is not its own (a daemon that closes all descriptors at its start); the
 number is then given to another file, say a client's socket. So each number is kept with the file
-that it was opened for: nothing is written to another file or closes it.
+that it was opened for, and whoever asks says which file is meant: the number may by now be that of
+another journal file of this process. Nothing is written to another file, or closes it.
 """
 
 import errno
@@ -38,13 +39,12 @@ def open_file(path: Path, flags: int, mode: int) -> int:
     return descriptor
 
 
-def is_still_open(descriptor: int) -> bool:
-    """Whether the number is still that of the file which `open_file` opened."""
-    opened_for = _open.get(descriptor)
-    if opened_for is None:
+def is_still_open(descriptor: int, file: Identity) -> bool:
+    """Whether the number is still that of this file, which `open_file` opened."""
+    if _open.get(descriptor) != file:
         return False
     try:
-        return identity_of(os.fstat(descriptor)) == opened_for
+        return identity_of(os.fstat(descriptor)) == file
     except OSError as error:
         return error.errno != errno.EBADF  # a disk that cannot be asked closes nothing
 
@@ -54,15 +54,19 @@ def identity_of(found: os.stat_result) -> Identity:
     return (found.st_dev, found.st_ino)
 
 
-def close(descriptor: int) -> None:
+def close(descriptor: int, file: Identity | None = None) -> None:
     """Close a descriptor that `open_file` returned; its lock goes with it.
 
     Where it is closed already, as in a forked child, the number may be another file's: nothing happens.
+    Without `file` the one is meant that had the number last: just after it was opened.
     """
     with _guard:
-        is_ours = is_still_open(descriptor)
-        _open.pop(descriptor, None)
-        if is_ours:
+        opened_for = _open.get(descriptor)
+        if opened_for is None or file not in {None, opened_for}:
+            return
+        is_open = is_still_open(descriptor, opened_for)
+        del _open[descriptor]
+        if is_open:
             with suppress(OSError):  # the file is done with; a failing close loses nothing that was written
                 os.close(descriptor)
 

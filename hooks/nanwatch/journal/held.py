@@ -56,7 +56,9 @@ class HeldFile:
             found = os.lstat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return Look.GONE
-        if identity_of(found) != self.identity or not descriptors.is_still_open(self.descriptor):
+        if identity_of(found) != self.identity:
+            return Look.GONE
+        if not descriptors.is_still_open(self.descriptor, self.identity):
             return Look.GONE
         return Look.WHOLE if found.st_size == self.size else Look.RESIZED
 
@@ -88,13 +90,13 @@ class HeldFile:
         except BaseException:
             _unlink_if_there(temporary)
             raise
-        old, self.descriptor = self.descriptor, descriptor
-        self.identity, self.size = identity, size
-        descriptors.close(old)
+        old, old_identity = self.descriptor, self.identity
+        self.descriptor, self.identity, self.size = descriptor, identity, size
+        descriptors.close(old, old_identity)
 
     def close(self) -> None:
         """Let it go; its lock becomes free with that."""
-        descriptors.close(self.descriptor)
+        descriptors.close(self.descriptor, self.identity)
 
     def _fill(self, descriptor: int, temporary: Path, content: Iterable[bytes]) -> tuple[Identity, int]:
         """Lock and write the new file before it gets the name."""

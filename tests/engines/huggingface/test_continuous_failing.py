@@ -103,6 +103,41 @@ def test_fail_fast_fails_every_request_and_nobody_waits(
     }
 
 
+@MODES
+def test_a_step_in_flight_that_holds_nan_too_changes_nothing_of_what_clients_are_told(
+    *, is_async: bool, model: Any, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at as the engine gives up, which the step before made it do."""
+    monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
+    with nanwatch.watch_generate(model) as handle:
+        outputs = run(model, Forwards({(2, 1): 5, (3, 1): 7}), is_async=is_async)
+        totals, _ = written.report(handle.probe)
+    assert totals.fail_fast_trips == 1 + is_async  # asynchronous, the third step was in flight
+    other = "the engine was stopped: 5 NaNs in the logits of another request"
+    assert [output.error for output in outputs.values()] == [
+        other,
+        "NaNs detected in logits: {'b': 5}",
+        other,
+    ]
+
+
+def test_generate_batch_raises_what_stopped_it_first(
+    model: Any, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step in flight holds another NaN, and is looked at last."""
+    monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
+    plan = Forwards({(2, 0): 5, (3, 0): 7})
+    with nanwatch.watch_generate(model), two_buffers(), following(model, plan):
+        with pytest.raises(NanLogitsError) as caught:
+            model.generate_batch(
+                [[7, 8], [9, 10]],
+                generation_config=wishes(max_new_tokens=4),
+                continuous_batching_config=settings(use_async_batching=True),
+            )
+        assert read(written.folder).ids == list(caught.value.requests)
+    assert list(caught.value.requests.values()) == [5]
+
+
 def test_under_fail_fast_generate_batch_raises_what_stopped_it(
     model: Any, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:

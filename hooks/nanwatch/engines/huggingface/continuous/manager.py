@@ -30,7 +30,7 @@ class WatchedManager:
     """Watches one ContinuousBatchingManager until it is put back.
 
     Attributes:
-        tripped: what fail-fast raised in this manager's thread.
+        tripped: what fail-fast raised first in this manager's thread, since it was started.
     """
 
     def __init__(self, manager: Any, probe: NanProbe, guard: Guard) -> None:
@@ -81,12 +81,14 @@ class WatchedManager:
         return processor
 
     def _watch(self, processor: Any) -> bool:
-        self._processor = ref(processor)
+        self._processor, self.tripped = ref(processor), None
         self._watched = ref(WatchedProcessor(processor, self._probe, self._guard, self._note_trip))
         return True
 
     def _note_trip(self, error: NanLogitsError) -> None:
-        self.tripped = error
+        """Keep the first: what is still in flight then often holds NaN too, and stops nothing any more."""
+        if self.tripped is None:
+            self.tripped = error
 
     def _around_deliver(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._guard.run(self._finish_ended, [*args, *kwargs.values()])
@@ -102,7 +104,7 @@ class WatchedManager:
 
     def _told(self, state: Any, error: Exception) -> tuple[Any, Exception]:
         """Return the call's arguments, with what stopped the engine in the words for this client."""
-        return state, told_to(state.request_id, error) if error is self.tripped else error
+        return state, told_to(state.request_id, error) if isinstance(error, NanLogitsError) else error
 
     def _finish_ended(self, outputs: Iterable[Any]) -> None:
         ended = [output.request_id for output in outputs if output.is_finished()]
