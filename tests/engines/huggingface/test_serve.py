@@ -1,71 +1,17 @@
 """`nanwatch run -- transformers serve`, its clients over HTTP: the X-Request-Id is what shows."""
 
-import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 
-from nanwatch.journal.line import CorruptedRequest
 from tests.engines.huggingface import model_folder
-from tests.seen import Seen, read
+from tests.engines.huggingface.served import CONTINUOUS, Process, Server, end, start, url_of
 
-START_SECONDS = 150.0
-SEEN_SECONDS = 60.0
-CONTINUOUS = (
-    *("--continuous-batching", "--cb-num-blocks", "512", "--cb-block-size", "16"),
-    *("--cb-max-batch-tokens", "256"),
-)
 CLEAN, SPARK = "w5 w6 w7", "w5 w6 spark"
-
-
-@dataclass
-class Server:
-    """A server that runs, and the journal of its process."""
-
-    url: str
-    journal: Path
-
-    def post(self, path: str, request_id: str | None, **body: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, timeout=60.0, headers=self.headers(request_id))
-
-    def complete(self, request_id: str | None, prompt: str, **body: Any) -> httpx.Response:
-        return self.post("/v1/completions", request_id, prompt=prompt, **{"max_tokens": 4, **body})
-
-    def stream(self, request_id: str, prompt: str, **body: Any) -> Any:
-        return httpx.stream(
-            "POST",
-            f"{self.url}/v1/completions",
-            json={"prompt": prompt, "stream": True, "max_tokens": 4, **body},
-            headers=self.headers(request_id),
-            timeout=60.0,
-        )
-
-    def headers(self, request_id: str | None) -> dict[str, str]:
-        return {} if request_id is None else {"X-Request-Id": request_id}
-
-    def seen(self) -> Seen:
-        return read(self.journal)
-
-    def finished(self, request_id: str) -> CorruptedRequest:
-        """Wait until this corrupted request has been written with its end."""
-        deadline = time.monotonic() + SEEN_SECONDS
-        while True:
-            found = [request for request in self.seen().requests if request.request_id == request_id]
-            if found and found[0].finished:
-                (request,) = found
-                return request
-            assert time.monotonic() < deadline, f"{request_id} is not among {self.seen().requests}"
-            time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -76,52 +22,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def servers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """Both kinds of server, started side by side: most of their start is imports."""
-    begun: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+    begun: dict[str, tuple[Process, Path]] = {}
     try:
         for name, flags in (("generate", ()), ("continuous", CONTINUOUS)):
             home = tmp_path_factory.mktemp(name)
-            begun[name] = (_start(folder, home, flags), home)
+            begun[name] = (start(folder, home, flags), home)
         yield {
-            name: Server(_url_of(process, home / "log"), home / "journal")
+            name: Server(url_of(process, home / "log"), home / "journal")
             for name, (process, home) in begun.items()
         }
     finally:
         for process, _ in begun.values():
-            _end(process)
-
-
-def _start(folder: Path, home: Path, flags: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    server = [str(Path(sys.executable).with_name("transformers")), "serve", str(folder)]
-    command = [sys.executable, "-m", "nanwatch", "run", "--", *server]
-    env = {**os.environ, "NANWATCH_JOURNAL": str(home / "journal")}
-    with (home / "log").open("wb") as log:
-        return subprocess.Popen(
-            [*command, *flags, "--device", "cpu", "--port", "0"],
-            env={**env, "HF_HUB_OFFLINE": "1"},
-            stdout=log,
-            stderr=log,
-        )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End `nanwatch run`, which passes SIGTERM on; killed, it would leave its server running."""
-    process.terminate()
-    try:
-        process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _url_of(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait until the server says its address."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r"running on (http://\S+)", log.read_text(encoding="utf-8"))
-        if found:
-            return found[1]
-        time.sleep(0.1)
-    raise AssertionError(f"the server did not start: {log.read_text(encoding='utf-8')}")
+            end(process)
 
 
 @pytest.fixture(params=["generate", "continuous"])

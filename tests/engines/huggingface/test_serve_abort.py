@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.engines.huggingface import model_folder
-from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _end, _start, _url_of
+from tests.engines.huggingface.served import CONTINUOUS, Server, end, start, url_of
 
 CLEAN = [f"w{5 + i} w{6 + i} w7" for i in range(4)]
 POISON = "w5 poison w6"
@@ -26,11 +26,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = model_folder.make(tmp_path_factory.mktemp("model") / "tiny")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANWATCH_ON_NAN", "abort")
-        process = _start(folder, home, CONTINUOUS)
+        process = start(folder, home, CONTINUOUS)
     try:
-        yield Server(_url_of(process, home / "log"), home / "journal")
+        yield Server(url_of(process, home / "log"), home / "journal")
     finally:
-        _end(process)
+        end(process)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.huggingface import model_folder
-from tests.engines.huggingface.test_serve import CONTINUOUS, Server, _end, _start, _url_of
+from tests.engines.huggingface.served import CONTINUOUS, Server, end, start, url_of
 
 CLEAN, POISON = "w5 w6 w7", "w5 w6 spark"
 
@@ -17,9 +17,9 @@ def test_the_bad_ones_client_reads_its_own_id_and_everybody_else_only_that_there
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NANWATCH_FAIL_FAST", "1")
-    process = _start(model_folder.make(tmp_path / "tiny"), tmp_path, CONTINUOUS)
+    process = start(model_folder.make(tmp_path / "tiny"), tmp_path, CONTINUOUS)
     try:
-        server = Server(_url_of(process, tmp_path / "log"), tmp_path / "journal")
+        server = Server(url_of(process, tmp_path / "log"), tmp_path / "journal")
         with ThreadPoolExecutor(3) as pool:
             stream = pool.submit(_last_line_of_stream, server)
             plain = pool.submit(server.complete, "plain", CLEAN, max_tokens=4000)
@@ -29,7 +29,7 @@ def test_the_bad_ones_client_reads_its_own_id_and_everybody_else_only_that_there
             answers = {"plain": plain.result(), "secret-1": bad, "late": late}
         assert process.wait(30) == 70
     finally:
-        _end(process)
+        end(process)
     assert {answer.status_code for answer in answers.values()} == {503}
     told = {name: answer.json()["error"] for name, answer in answers.items()}
     told["stream"] = json.loads(stream.result())["error"]
