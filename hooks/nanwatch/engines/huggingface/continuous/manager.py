@@ -103,8 +103,13 @@ class WatchedManager:
         return original(*args, **kwargs) if told is None else original(*told)
 
     def _told(self, state: Any, error: Exception) -> tuple[Any, Exception]:
-        """Return the call's arguments, with what stopped the engine in the words for this client."""
-        return state, told_to(state.request_id, error) if isinstance(error, NanLogitsError) else error
+        """Return the call's arguments, with what stopped the engine in the words for this client.
+
+        While the engine goes on, an error that names NaN is for the request that abort ends and its forks.
+        """
+        if self.tripped is None or not isinstance(error, NanLogitsError):
+            return state, error
+        return state, told_to(state.request_id, error)
 
     def _finish_ended(self, outputs: Iterable[Any]) -> None:
         ended = [output.request_id for output in outputs if output.is_finished()]
