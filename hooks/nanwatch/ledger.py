@@ -5,7 +5,8 @@ Pure: it knows neither threads nor files. One thread calls it, the recorder's.
 
 from dataclasses import dataclass, field
 
-from .attribution import Charges
+from .attribution import Charges, Layout
+from .backlog import CleanSteps
 from .journal.line import CorruptedRequest
 from .journal.totals import Totals
 from .lifetimes import Lifetimes, Sighting
@@ -30,8 +31,11 @@ class Ledger:
         self._lifetimes = lifetimes
         self._step = 0
 
-    def take(self, item: Landed | Told, boot_ns: int) -> Changes:
+    def take(self, item: Landed | Told | CleanSteps, boot_ns: int) -> Changes:
         """Fold one item; `boot_ns` is the boot time now."""
+        if isinstance(item, CleanSteps):
+            self._count_steps(item.layout, item.wall_seconds, item.steps)
+            return Changes()
         if isinstance(item, Landed):
             return self._take_step(item.step, item.charges, boot_ns)
         if isinstance(item, Contained):
@@ -48,22 +52,28 @@ class Ledger:
             setattr(self.totals, cell, getattr(self.totals, cell) + by)
 
     def _take_step(self, step: Step, charges: Charges | None, boot_ns: int) -> Changes:
-        self._step += 1
-        ids = step.layout.request_ids
-        if ids:
-            self.totals.requests += self._lifetimes.see(ids, self._step)
         if step.dropped is not None:
+            self._see(step.layout, steps=1)
             self.count_dropped(step.dropped)
             return Changes()
-        self.totals.steps += 1
-        self.totals.rows += step.layout.owned_rows()
-        self.last_step_seconds = step.wall_seconds
+        self._count_steps(step.layout, step.wall_seconds, steps=1)
         self.totals.posinf_rows += step.layout.owned_among(step.posinf)
         self.totals.fully_masked_rows += step.layout.owned_among(step.masked)
         if charges is None:
             return Changes()
         self._count_rows(charges)
         return self._charge(step, charges, Sighting(self._step, step.wall_seconds, boot_ns))
+
+    def _count_steps(self, layout: Layout, wall_seconds: float, steps: int) -> None:
+        self._see(layout, steps)
+        self.totals.steps += steps
+        self.totals.rows += steps * layout.owned_rows()
+        self.last_step_seconds = wall_seconds
+
+    def _see(self, layout: Layout, steps: int) -> None:
+        self._step += steps
+        if layout.request_ids:
+            self.totals.requests += self._lifetimes.see(layout.request_ids, self._step)
 
     def _count_rows(self, charges: Charges) -> None:
         self.totals.nan_rows += charges.nan_rows

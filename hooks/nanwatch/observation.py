@@ -32,6 +32,13 @@ class Step:
     posinf: bytes = CLEAN  # +inf per row [R] int32
     masked: bytes = CLEAN  # 1 for each row of nothing but -inf [R] int32
 
+    @property
+    def found_nothing(self) -> bool:
+        """Whether somebody looked at this step, and saw neither NaN nor anything else that is counted."""
+        if self.dropped is not None or self.counts is None:
+            return False
+        return not self.posinf and not self.masked and is_clean(self.counts)
+
     def land(self, lock: Lock) -> bool:
         """Take the counts if they are there. The watcher and a waiting caller may both ask."""
         if self.pending is None:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from queue import Full, Queue
 
-from .attribution import charges_to_dict
+from .attribution import Layout, charges_to_dict
 from .findings import CLEAN
 from .journal.writer import JournalWriter
 from .ledger import Ledger
@@ -54,20 +54,35 @@ class Pipeline:
             if self._stopped:  # the probe was closed in another thread just now
                 return
             self._ticket = step.ticket = self._ticket + 1
-            if self._needs_no_watcher(step):
-                self.recorder.deliver(step)
+            if step.counts == CLEAN and self._watcher_is_passed_by():
+                self.recorder.deliver(Landed(step, None))
             else:
                 self._pending.append(step)
                 self._watcher.nudge()
         if not self._threads:
             self.start()
 
-    def _needs_no_watcher(self, step: Step) -> bool:
-        """Whether a step is there and clean already, as one counted on the CPU is, and nothing is before it.
+    def send_clean(self, layout: Layout) -> None:
+        """Hand over a step that is known to be clean."""
+        with self._order:
+            if self._stopped:
+                return
+            self._ticket = ticket = self._ticket + 1
+            if self._watcher_is_passed_by():
+                self.recorder.deliver_clean(layout, ticket, time.time())
+            else:
+                now = time.monotonic_ns()
+                self._pending.append(Step(layout, now, time.time(), None, ticket=ticket, counts=CLEAN))
+                self._watcher.nudge()
+        if not self._threads:
+            self.start()
+
+    def _watcher_is_passed_by(self) -> bool:
+        """Whether what is clean already, as a step counted on the CPU is, goes straight to the recorder.
 
         Waking the watcher for it would take the interpreter from a host-bound engine in each step.
         """
-        return step.counts == CLEAN and not self._pending and self._caller_queue is None
+        return not self._pending and self._caller_queue is None
 
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""
@@ -76,7 +91,7 @@ class Pipeline:
                 return
             self._ticket += 1
             finish = Finish(self._ticket, request_ids)
-            if not self._pending:  # a watcher that was woken would poll beside a host-bound engine
+            if not self._pending:
                 self.recorder.deliver(finish)
                 return
             self._pending.append(finish)

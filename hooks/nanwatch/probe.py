@@ -19,7 +19,6 @@ from . import identity, lifecycle
 from .arguments import Layouts, Phase, Rows, on_device
 from .attribution import Layout, check_texts
 from .counting import check_logits
-from .findings import CLEAN
 from .inspection import RowCounts
 from .journal.folder import Folder, default_folder
 from .journal.line import Labels
@@ -186,10 +185,10 @@ class NanProbe:
         """
         if not self._active:
             return
-        step = _step(self._layouts.layout(rows, request_ids, None, row_owner, phase), counts=CLEAN)
+        layout = self._layouts.layout(rows, request_ids, None, row_owner, phase)
         pipeline = self._pipeline or self._running()
         if pipeline is not None:
-            pipeline.send_step(step)
+            pipeline.send_clean(layout)
 
     @property
     def fail_fast(self) -> bool:
@@ -310,6 +309,6 @@ class NanProbe:
         return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
 
 
-def _step(layout: Layout, *, counts: bytes | None = None, dropped: str | None = None) -> Step:
+def _step(layout: Layout, *, dropped: str | None = None) -> Step:
     """Begin a step that is observed now; its layout was checked before."""
-    return Step(layout, time.monotonic_ns(), time.time(), None, counts=counts, dropped=dropped)
+    return Step(layout, time.monotonic_ns(), time.time(), None, dropped=dropped)

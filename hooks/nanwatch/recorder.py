@@ -12,17 +12,18 @@ from collections.abc import Iterable
 from threading import Condition, Event
 
 from .announce import Announcer
+from .attribution import Layout
+from .backlog import Backlog, CleanSteps
 from .journal.clock import boot_ns
 from .journal.line import CorruptedRequest
 from .journal.writer import JournalWriter
 from .ledger import Ledger
-from .observation import Step
 from .watcher import Landed, Told
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 1.0
 PAUSE_SECONDS = 0.005  # between two lines
-MOST_BACKLOG = 65_536  # steps; past that clean ones are dropped, should a disk hang that long
+MOST_BACKLOG = 65_536  # items; past that clean steps are dropped, should a disk hang that long
 
 logger = logging.getLogger("nanwatch")
 
@@ -33,7 +34,7 @@ class Recorder:
     def __init__(self, ledger: Ledger, writer: JournalWriter, *, fail_fast: bool = False) -> None:
         self._ledger, self._writer, self._fail_fast = ledger, writer, fail_fast
         self._announcer = Announcer()
-        self._handed_on: deque[Step | Landed | Told] = deque()
+        self._backlog = Backlog()
         self._dropped: deque[str] = deque()  # reasons, from any thread
         self._queue_full = 0
         self._wake = Event()
@@ -47,18 +48,29 @@ class Recorder:
         self._failing = False
         self._faults: set[str] = set()  # kinds that the log knows of
 
-    def deliver(self, item: Step | Landed | Told) -> None:
-        """Take one item from the watcher, or one that needs none: a bare Step is clean.
-
-        Wakes the thread only for a step that holds a NaN.
-        """
-        clean = isinstance(item, Step) or (isinstance(item, Landed) and item.charges is None)
-        if clean and len(self._handed_on) > MOST_BACKLOG:
-            self.count_dropped("backlog")
-            return
-        self._handed_on.append(item)
-        if isinstance(item, Landed) and not clean:
+    def deliver(self, item: Landed | Told) -> None:
+        """Take one item; wakes the thread only for a step that holds a NaN."""
+        if not isinstance(item, Landed):
+            self._backlog.add(item)
+        elif item.charges is not None:
+            self._backlog.add(item)
             self._wake.set()
+        elif item.step.found_nothing:
+            self.deliver_clean(item.step.layout, item.step.ticket, item.step.wall_seconds)
+        elif self._has_room():
+            self._backlog.add(item)
+
+    def deliver_clean(self, layout: Layout, ticket: int, wall_seconds: float) -> None:
+        """Take a step in which nothing was found."""
+        if self._has_room():
+            self._backlog.add_clean(layout, ticket, wall_seconds)
+
+    def _has_room(self) -> bool:
+        """Whether one more step without NaN is kept; one that is not is counted."""
+        if len(self._backlog) <= MOST_BACKLOG:
+            return True
+        self.count_dropped("backlog")
+        return False
 
     def count_dropped(self, reason: str) -> None:
         """Count a step that nobody looks at; from any thread."""
@@ -140,11 +152,10 @@ class Recorder:
 
     def _fold(self) -> None:
         now = boot_ns()
-        while self._handed_on:
-            item = self._handed_on.popleft()
+        for item in self._backlog.take():
             self._changed = True
             try:
-                self._take(Landed(item, None) if isinstance(item, Step) else item, now)
+                self._take(item, now)
             except Exception as error:  # noqa: BLE001  one item that cannot be folded is no reason to stop
                 self.note_fault(error)
         for reason, steps in Counter(_drain(self._dropped)).items():
@@ -152,7 +163,7 @@ class Recorder:
             self._changed = True
         self._ledger.totals.queue_full = self._queue_full
 
-    def _take(self, item: Landed | Told, now: int) -> None:
+    def _take(self, item: Landed | Told | CleanSteps, now: int) -> None:
         self._folded_ticket = item.step.ticket if isinstance(item, Landed) else item.ticket
         changes = self._ledger.take(item, now)
         for request in (*changes.known, *changes.new):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanwatch import NanProbe
+from nanwatch.attribution import Layout
 from nanwatch.lifetimes import Lifetimes, Sighting
 from nanwatch.recorder import Recorder
 from nanwatch.watcher import Finish, Landed, Watcher
@@ -73,13 +74,19 @@ def test_everything_reaches_the_recorder_in_the_order_of_the_calls(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: list[int] = []
-    deliver = Recorder.deliver
+    deliver, deliver_clean = Recorder.deliver, Recorder.deliver_clean
 
     def noting(recorder: Recorder, item: Landed | Finish) -> None:
-        got.append(item.step.ticket if isinstance(item, Landed) else item.ticket)
+        if not (isinstance(item, Landed) and item.step.found_nothing):  # those are delivered as clean
+            got.append(item.step.ticket if isinstance(item, Landed) else item.ticket)
         deliver(recorder, item)
 
+    def noting_clean(recorder: Recorder, layout: Layout, ticket: int, wall_seconds: float) -> None:
+        got.append(ticket)
+        deliver_clean(recorder, layout, ticket, wall_seconds)
+
     monkeypatch.setattr(Recorder, "deliver", noting)
+    monkeypatch.setattr(Recorder, "deliver_clean", noting_clean)
     with NanProbe() as probe:
         for step in range(3000):
             probe.observe_counts(BAD if step % 7 == 0 else CLEAN, ["a"])
