@@ -77,6 +77,29 @@ def test_a_reader_that_has_seen_enough_is_no_error(journal: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("words", ["status", "--help", ""])
+def test_a_full_disk_behind_stdout_is_said_in_one_line(words: str, journal: Path) -> None:
+    with NanProbe() as probe:
+        probe.flush()
+    command = f"{sys.executable} -m nanwatch {words} > /dev/full"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    name = f"nanwatch {words}".strip()
+    assert (done.returncode, done.stderr) == (1, f"{name}: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["status --journal x", "sidecar --journal x --listen 127.0.0.1:0"])
+def test_a_current_folder_that_was_deleted_is_said_in_one_line(words: str, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone}; {Path(sys.executable).parent}/nanwatch {words}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=gone, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("the current folder was deleted, go to one that is there")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("words", "status"), [("status", 0), ("run -- sh -c 'exit 5'", 5)])
 def test_a_closed_stdout_leaves_the_status_as_it_is(words: str, status: int, journal: Path) -> None:
     with NanProbe() as probe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from . import __version__
 from .settings import SettingsError
 
-USAGE = 2
+USAGE, FAILED = 2, 1
 
 _COMMANDS = {
     "run": ("nanwatch.run", "run a program with nanwatch switched on, and end it when it must end"),
@@ -26,6 +26,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 well, 2 usage, else as the command says."""
     _say_anything()
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _main(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `nanwatch status | head`: whoever reads has enough
+        _give_up_stdout()
+        return 0
+    except OSError as error:  # a full disk behind stdout, say
+        print(f"{' '.join(['nanwatch', *words[:1]])}: {_said(error)}", file=sys.stderr)
+        _give_up_stdout()
+        return FAILED
+    return status
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_help())
         return 0 if words else USAGE
@@ -50,11 +64,7 @@ def _say_anything() -> None:
 def _run(word: str, rest: list[str]) -> int:
     try:
         command: Callable[[list[str]], int] = import_module(_COMMANDS[word][0]).main
-        status = command(rest)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `nanwatch status | head`: whoever reads has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return command(rest)
     except SettingsError as error:
         print(f"nanwatch {word}: {error}", file=sys.stderr)
         return USAGE
@@ -67,7 +77,19 @@ def _run(word: str, rest: list[str]) -> int:
             file=sys.stderr,
         )
         return USAGE
-    return status
+
+
+def _give_up_stdout() -> None:
+    """Let what is still buffered for it go nowhere: the interpreter would try once more as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _said(error: OSError) -> str:
+    try:
+        Path.cwd()
+    except OSError:
+        return f"{error}: the current folder was deleted, go to one that is there"
+    return str(error)
 
 
 def _help() -> str:
