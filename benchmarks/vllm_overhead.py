@@ -1,9 +1,11 @@
 """What nanwatch costs a step of a real vLLM, beside what vLLM's own check costs: `make bench-vllm`.
 
-A model of next to nothing with a real vocabulary, 8 requests that decode, in this process, on the
-CPU: the forward is as short as it gets, so that the count weighs as much as it ever will. The
-same engine takes turns: as it is, with nanwatch, with VLLM_COMPUTE_NANS_IN_LOGITS. It needs vllm, so
-it is not among `python -m benchmarks`.
+8 requests that decode with a real vocabulary, in this process, on the CPU. The same engine takes turns: as
+it is, with nanwatch, with VLLM_COMPUTE_NANS_IN_LOGITS. It needs vllm, so it is not among
+`python -m benchmarks`. Two models, with made-up weights:
+    smallest    next to nothing: the forward is as short as it gets, so that the count weighs as much as it
+                ever will
+    small       of half a billion weights, as people do serve on a CPU, or as a draft
 
 What is compared is CPU time: of the engine's thread, and what nanwatch's own threads take for each step where
 all steps are watched. On a machine that others use too, the seconds on the wall tell more of them; `--wall`
@@ -19,14 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from benchmarks.measure import OF_THE_MEDIAN, AtMost, Line, Rounds, Spread, print_table, take_turns
 from tests.engines.vllm.tiny import write_model
 
 ROWS, VOCABULARY = 8, 128_256
-ROUNDS, STEPS_IN_A_ROW = 600, 500
 GOAL = AtMost(1.02)
 OWN = "VLLM_COMPUTE_NANS_IN_LOGITS"
 WRAPPED = ("execute_model", "sample_tokens", "_get_prompt_logprobs_dict")
@@ -42,22 +44,48 @@ ENVIRONMENT = {
 }
 
 
+class Size(NamedTuple):
+    """A model, by what differs from the smallest, and how often each way takes its turn."""
+
+    shape: dict[str, int]
+    rounds: int
+    steps_in_a_row: int  # all of them watched: what nanwatch's own threads take is the mean of so many
+
+
+SIZES = {
+    "smallest": Size({}, 600, 500),
+    "small": Size(
+        {
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+        },
+        40,
+        20,
+    ),
+}
+
+
 class Steps:
     """One engine, and the three ways in which a step of it is taken."""
 
-    def __init__(self, model: Path, dtype: str) -> None:
+    def __init__(self, model: Path, dtype: str, size: Size = SIZES["smallest"]) -> None:
         from vllm import LLM
 
         llm = LLM(
             str(model),
             load_format="dummy",
+            hf_overrides=size.shape,
             enforce_eager=True,
             dtype=dtype,
             max_model_len=2048,
             max_num_seqs=ROWS,
             kv_cache_memory_bytes=256 << 20,
         )
-        self._engine = llm.llm_engine
+        self._engine, self._size = llm.llm_engine, size
         self._runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
         self._watching = {name: vars(self._runner)[name] for name in WRAPPED}
 
@@ -84,9 +112,9 @@ class Steps:
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("nanwatch-")]
         clocks = [time.pthread_getcpuclockid(thread.ident) for thread in threads if thread.ident]
         before = sum(map(time.clock_gettime, clocks))
-        for _ in range(STEPS_IN_A_ROW):
+        for _ in range(self._size.steps_in_a_row):
             self.with_nanwatch()
-        return (sum(map(time.clock_gettime, clocks)) - before) / STEPS_IN_A_ROW
+        return (sum(map(time.clock_gettime, clocks)) - before) / self._size.steps_in_a_row
 
     def with_vllms_own(self) -> None:
         """Take a step with vLLM's own check; it keeps its variables once read, so this one is set there."""
@@ -111,15 +139,16 @@ class Steps:
             self._engine.add_request(str(number), {"prompt_token_ids": [5, 6, 7]}, decoding)
 
 
-def measure(dtype: str, *, wall: bool) -> None:
-    """Print the table of one dtype."""
+def measure(name: str, dtype: str, *, wall: bool) -> None:
+    """Print the table of one model and dtype."""
+    size = SIZES[name]
     with tempfile.TemporaryDirectory() as place:
         os.environ.update(ENVIRONMENT | {"NANWATCH_JOURNAL": f"{place}/journal"})
         os.environ.pop(OWN, None)
-        with Steps(write_model(Path(place), VOCABULARY, positions=2048), dtype) as steps:
-            rounds, aside = _take_turns(steps, wall=wall)
+        with Steps(write_model(Path(place), VOCABULARY, positions=2048), dtype, size) as steps:
+            rounds, aside = _take_turns(steps, size.rounds, wall=wall)
     print_table(
-        f"a step of vLLM, logits [{ROWS}, {VOCABULARY}] {dtype}, divided by one without",
+        f"a step of vLLM, the {name} model, logits [{ROWS}, {VOCABULARY}] {dtype}, divided by one without",
         [
             Line("with nanwatch", _ratio(rounds, "nanwatch", "alone"), GOAL),
             Line(f"with {OWN}", _ratio(rounds, "own", "alone")),
@@ -133,7 +162,7 @@ def measure(dtype: str, *, wall: bool) -> None:
     )
 
 
-def _take_turns(steps: Steps, *, wall: bool) -> tuple[Rounds, float]:
+def _take_turns(steps: Steps, rounds: int, *, wall: bool) -> tuple[Rounds, float]:
     """Return what a step took, and how much of it on nanwatch's own threads: on the wall nothing."""
     contestants: dict[str, Any] = {
         "alone": steps.alone,
@@ -144,7 +173,7 @@ def _take_turns(steps: Steps, *, wall: bool) -> tuple[Rounds, float]:
     clock = time.perf_counter if wall else time.thread_time
     # A block of no length has the fewest calls; the fastest stands for it: other load only slows a step down.
     taken = take_turns(
-        contestants, rounds=ROUNDS, block_seconds=0.0, stands_for_block=min, clock=clock
+        contestants, rounds=rounds, block_seconds=0.0, stands_for_block=min, clock=clock
     ).seconds
     aside = 0.0 if wall else steps.seconds_aside()
     return Rounds({**taken, "nanwatch": [seconds + aside for seconds in taken["nanwatch"]]}), aside
@@ -164,15 +193,15 @@ def _added(rounds: Rounds) -> Iterable[float]:
 
 
 def main(options: list[str]) -> None:
-    """Measure each dtype in an interpreter of its own: there is one engine a process."""
-    for dtype in ("float32", "bfloat16"):
-        command = [sys.executable, "-m", "benchmarks.vllm_overhead", "--one", dtype, *options]
+    """Measure each model and dtype in an interpreter of its own: there is one engine a process."""
+    for name, dtype in product(SIZES, ("float32", "bfloat16")):
+        command = [sys.executable, "-m", "benchmarks.vllm_overhead", "--one", name, dtype, *options]
         subprocess.run(command, check=True)  # noqa: S603  ourselves
         print()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        measure(sys.argv[2], wall="--wall" in sys.argv)
+        measure(*sys.argv[2:4], wall="--wall" in sys.argv)
     else:
         main(sys.argv[1:])
