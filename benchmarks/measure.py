@@ -90,7 +90,7 @@ def take_turns(
     """
     calls = {name: _calls_per_block(call, block_seconds, clock) for name, call in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for order in _orders(list(contestants), rounds):
+    for order in orders(list(contestants), rounds):
         for name in order:
             seconds[name].append(stands_for_block(_block(contestants[name], calls[name], clock)))
     return Rounds(seconds)
@@ -102,7 +102,7 @@ def _calls_per_block(call: Callable[[], object], block_seconds: float, clock: Ca
     return min(MOST_CALLS_PER_BLOCK, max(FEWEST_CALLS_PER_BLOCK, fitting))
 
 
-def _orders(names: list[str], rounds: int) -> Iterator[list[str]]:
+def orders(names: list[str], rounds: int) -> Iterator[list[str]]:
     """Return an order for each round: once through all leaders, then the circle itself is mixed anew."""
     dice = random.Random(1)
     for by in range(rounds):

@@ -33,7 +33,14 @@ class Layouts:
         """
         last = self._last  # read once: another thread may observe with this probe too
         is_plain = row_ends is None and row_owner is None
-        if is_plain and last is not None and _repeats(last, rows, request_ids, phase):
+        if (  # a step that repeats the last one at the first look, as nearly every step of an engine does
+            is_plain
+            and last is not None
+            and last.phase is phase
+            and last.rows == rows
+            and isinstance(request_ids, list)
+            and request_ids == last.request_ids
+        ):
             return last
         ids = None if request_ids is None else self._own_copy(request_ids)
         phase = phase if isinstance(phase, str) else tuple(phase)
@@ -69,16 +76,6 @@ class Layouts:
         check_ids(request_ids)
         self._ids = ids = request_ids if isinstance(request_ids, tuple) else list(request_ids)
         return ids
-
-
-def _repeats(layout: Layout, rows: int, request_ids: Sequence[str] | None, phase: Phase) -> bool:
-    """Whether a step is seen at the first look to repeat a layout, as nearly every step of an engine does."""
-    return (
-        layout.phase is phase
-        and layout.rows == rows
-        and isinstance(request_ids, list)
-        and request_ids == layout.request_ids
-    )
 
 
 def _says(layout: Layout, rows: int, ids: Sequence[str] | None, phase: Phase) -> bool:

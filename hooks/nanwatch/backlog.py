@@ -16,6 +16,8 @@ from typing import NamedTuple
 from .attribution import Layout
 from .watcher import Landed, Told
 
+MOST_ITEMS = 65_536  # past that steps without NaN are dropped, should a disk hang that long
+
 
 class CleanSteps(NamedTuple):
     """Clean steps in a row, all of one layout."""
@@ -54,19 +56,30 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether only what holds a NaN, or ends a request, is still to be added."""
+        return len(self._items) >= MOST_ITEMS
+
     def add(self, item: Landed | Told) -> None:
         """Add one item."""
         self._growing = None
         self._items.append(item)
 
-    def add_clean(self, layout: Layout, ticket: int, wall_seconds: float) -> None:
-        """Add a step in which nothing was found; it joins the last one, where that was the like."""
+    def add_clean(self, layout: Layout, ticket: int, wall_seconds: float) -> bool:
+        """Add a step in which nothing was found; it joins the last one, where that was the like.
+
+        Returns False where there was no room for it.
+        """
         run = self._growing
         if run is not None and run.layout is layout:
             run.seen = (run.seen[0] + 1, ticket, wall_seconds)
-            return
+            return True
+        if self.is_full:
+            return False
         self._growing = run = _Run(layout, ticket, wall_seconds)
         self._items.append(run)
+        return True
 
     def take(self) -> Iterator[Landed | Told | CleanSteps]:
         """Take all that is there, in order."""

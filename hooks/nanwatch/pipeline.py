@@ -68,7 +68,7 @@ class Pipeline:
             if self._stopped:
                 return
             self._ticket = ticket = self._ticket + 1
-            if self._watcher_is_passed_by():
+            if not self._pending and self._caller_queue is None:  # as in _watcher_is_passed_by
                 self.recorder.deliver_clean(layout, ticket, time.time())
             else:
                 now = time.monotonic_ns()

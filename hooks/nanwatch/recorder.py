@@ -23,7 +23,6 @@ from .watcher import Landed, Told
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 1.0
 PAUSE_SECONDS = 0.005  # between two lines
-MOST_BACKLOG = 65_536  # items; past that clean steps are dropped, should a disk hang that long
 
 logger = logging.getLogger("nanwatch")
 
@@ -57,20 +56,15 @@ class Recorder:
             self._wake.set()
         elif item.step.found_nothing:
             self.deliver_clean(item.step.layout, item.step.ticket, item.step.wall_seconds)
-        elif self._has_room():
+        elif self._backlog.is_full:
+            self.count_dropped("backlog")
+        else:
             self._backlog.add(item)
 
     def deliver_clean(self, layout: Layout, ticket: int, wall_seconds: float) -> None:
         """Take a step in which nothing was found."""
-        if self._has_room():
-            self._backlog.add_clean(layout, ticket, wall_seconds)
-
-    def _has_room(self) -> bool:
-        """Whether one more step without NaN is kept; one that is not is counted."""
-        if len(self._backlog) <= MOST_BACKLOG:
-            return True
-        self.count_dropped("backlog")
-        return False
+        if not self._backlog.add_clean(layout, ticket, wall_seconds):
+            self.count_dropped("backlog")
 
     def count_dropped(self, reason: str) -> None:
         """Count a step that nobody looks at; from any thread."""

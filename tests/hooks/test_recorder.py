@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from nanwatch import backlog as backlog_module
 from nanwatch import recorder as recorder_module
 from nanwatch.attribution import Charge, Charges, Layout
 from nanwatch.journal.clock import clock_domain
@@ -133,7 +134,7 @@ def test_where_the_journal_is_is_said_once_at_the_start(
 def test_a_backlog_drops_clean_steps_and_keeps_corrupted_requests_and_finishes(
     recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "MOST_BACKLOG", 3)
+    monkeypatch.setattr(backlog_module, "MOST_ITEMS", 4)
     for ticket in range(10):
         recorder.deliver(landed(ticket, f"r{ticket}"))
     recorder.deliver(landed(10, "bad", values=1))

@@ -38,7 +38,7 @@ class Guard:
         except NanLogitsError:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the engine is not to notice
-            self._failure(error)
+            self.failed(error)
             return None
 
     def say(self, kind: str, message: str) -> None:
@@ -48,7 +48,8 @@ class Guard:
             self._said_at[kind] = now
             logger.error("%s: %s", self._name, message)
 
-    def _failure(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
+        """Count and log an exception that was caught where each call counts, instead of by `run`."""
         self._probe.drop(DROP_REASON)
         kind = type(error).__name__
         if kind in self._failed:

@@ -42,11 +42,15 @@ logger = logging.getLogger("nanwatch")
 
 
 class Containment:
-    """Spares the requests of one batch processor each other's NaN."""
+    """Spares the requests of one batch processor each other's NaN.
+
+    Attributes:
+        void: host sides of launched steps of which nothing will be used.
+    """
 
     def __init__(self, processor: Any, probe: NanProbe) -> None:
         self._processor, self._probe = processor, probe
-        self._void: list[Any] = []  # host sides of launched steps of which nothing will be used
+        self.void: list[Any] = []
         (self._allocator,) = processor.cache.cache_allocators.values()  # refusals.py lets no others through
 
     def look(self, io: Any, counts: Tensor | None, in_flight: Iterable[Any]) -> None:
@@ -65,12 +69,12 @@ class Containment:
         if is_clean(bytes_of(counts)):
             self.pass_on(io)
             return
-        if io in self._void:
+        if io in self.void:
             self.pass_on(io, counts)
             return
         try:
-            self._void = list(in_flight)
-            self._contain(io.requests_in_batch, counts, self._void)
+            self.void = list(in_flight)
+            self._contain(io.requests_in_batch, counts, self.void)
         except Exception as error:
             rows = read_one_by_one(io.requests_in_batch)
             self._observe(rows, counts)
@@ -79,7 +83,7 @@ class Containment:
 
     def pass_on(self, io: Any, counts: Tensor | None = None) -> None:
         """Count a step in which there is nothing to contain; without `counts` [R] no row of it held a NaN."""
-        self._void = [one for one in self._void if one is not io]
+        self.void = [one for one in self.void if one is not io]
         self._observe(read_rows(io.requests_in_batch), counts)
 
     def wipe_unseen(self, leaving: Iterable[str]) -> None:

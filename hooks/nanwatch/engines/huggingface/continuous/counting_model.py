@@ -7,12 +7,13 @@ graph, before anything changes the logits: a replay counts too, and no Python ru
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .room import Room
+if TYPE_CHECKING:
+    from .room import Room
 
 ROOM = "nanwatch_room"  # the key under which the engine's arguments carry the place for the counts
 
@@ -20,17 +21,15 @@ ROOM = "nanwatch_room"  # the key under which the engine's arguments carry the p
 class CountingModel:
     """Calls the model; has the NaNs in each row of its logits counted into the Room that its arguments name.
 
-    Everything else that is asked of it, the model answers. `run` is a guard: what fails in the counting
-    is not to reach the engine. With `for_sampling` a NaN is handed on as 0, once it was counted: drawing
-    from NaN raises for the whole batch, on a GPU in the device itself, where one request is to be ended.
+    Everything else that is asked of it, the model answers. What fails in the counting is not to reach the
+    engine: `failed` is told. With `for_sampling` a NaN is handed on as 0, once it was counted: drawing from
+    NaN raises for the whole batch, on a GPU in the device itself, where one request is to be ended.
     """
 
-    def __init__(self, model: Any, run: Callable[..., Any], *, for_sampling: bool = False) -> None:
-        self._model, self._run, self._for_sampling = model, run, for_sampling
-
-    def calls(self, model: Any) -> bool:
-        """Whether this is the model that is called."""
-        return self._model is model
+    def __init__(
+        self, model: Any, failed: Callable[[Exception], None], *, for_sampling: bool = False
+    ) -> None:
+        self._model, self._failed, self._for_sampling = model, failed, for_sampling
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -38,32 +37,28 @@ class CountingModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model returns.
 
-        Compiled, the count is traced with the rest; the guard and the shortcuts of the CPU are for the
-        eager run, and so is the copy to host memory: a compiler would make it one that waits.
+        Compiled, the count is traced with the rest; the shortcuts of the CPU are for the eager run, and so
+        is the copy to host memory: a compiler would make it one that waits.
         """
         room: Room = kwargs.pop(ROOM)
         output = self._model(*args, **kwargs)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             counts = torch.isnan(_rows(output, kwargs)[0]).sum(-1, dtype=torch.int32)
             room.row[: counts.shape[0]].copy_(counts)
-        else:
-            self._run(_count, room, output, kwargs)
+            return output
+        try:
+            room.count(_rows(output, kwargs))
             if self._for_sampling:
-                self._run(_zero_nans, output.logits, room.row)
+                _zero_nans(output.logits, room.row)
+        except Exception as error:  # noqa: BLE001  whatever it is, the engine is not to notice
+            self._failed(error)
         return output
 
 
-def _count(room: Room, output: Any, kwargs: dict[str, Any]) -> bool:
-    """Return True: a guard returns None where this failed."""
-    room.count(_rows(output, kwargs))
-    return True
-
-
-def _zero_nans(logits: Tensor, counts: Tensor) -> bool:
+def _zero_nans(logits: Tensor, counts: Tensor) -> None:
     """Put 0 for NaN in place; infinities stay. On a CPU the counts are there: nothing is done for none."""
     if not counts.is_cpu or counts.any():
         logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
-    return True
 
 
 def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:

@@ -21,7 +21,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nanwatch.engines.guard import DROP_REASON, Guard
@@ -32,7 +31,7 @@ from nanwatch.probe import NanProbe
 from .containment import Containment
 from .counting_model import ROOM, CountingModel
 from .requeue import without_those_that_left
-from .room import Room
+from .room import Room, with_one_more_row
 from .rows import read_rows, row_count
 from .told import told_to_all
 
@@ -57,7 +56,8 @@ class WatchedProcessor:
         self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
-        self._counting: CountingModel | None = None  # kept from step to step: the model stays the same
+        self._model: Any = None  # that the engine's next step is expected to call: it stays the same
+        self._counting: CountingModel | None = None  # which calls it
         self._cancelled: list[str] = []  # their last step may be in flight
         self._containment = Containment(processor, probe) if probe.aborts else None
         self._for_sampling = probe.aborts and bool(processor.do_sample)
@@ -76,7 +76,7 @@ class WatchedProcessor:
     def _attach(self, processor: Any) -> None:
         pairs = self._ios.io_pairs if self._is_async else ()
         ends = [(pair.host_io, pair.device_io) for pair in pairs] or [(self._ios, self._ios)]
-        grown = [(io, _with_one_more_row(io.output_ids)) for end in ends for io in dict.fromkeys(end)]
+        grown = [(io, with_one_more_row(io.output_ids)) for end in ends for io in dict.fromkeys(end)]
         for io, buffer in grown:  # all or none: the engine copies one into the other
             io.output_ids = buffer
         for host, device in ends:
@@ -97,27 +97,36 @@ class WatchedProcessor:
         return self._ios.io_pairs[self._ios.current_pair].host_io if self._is_async else self._ios
 
     def _around_compute(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        counted = self._guard.run(self._counted, *args, **kwargs)
-        return original(*args, **kwargs) if counted is None else original(*counted)
+        try:
+            counted = self._counted(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  whatever it is, the engine is not to notice
+            self._guard.failed(error)
+            return original(*args, **kwargs)
+        return original(*counted)
 
     def _counted(self, model: Any, batch_data: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        io = self._launching_io()
+        io = self._launching_io() if self._is_async else self._ios
         room = self._rooms[io]
         room.empty(len(io.requests_in_batch))
         self._launched[io] = None
-        counting = self._counting
-        if counting is None or not counting.calls(model):
-            self._counting = counting = CountingModel(model, self._run_count, for_sampling=self._for_sampling)
+        if self._model is not model or self._counting is None:
+            self._model = model
+            self._counting = CountingModel(model, self._go_blind, for_sampling=self._for_sampling)
         batch_data[ROOM] = room  # the last thing: only a CountingModel knows what to do with it
-        return counting, batch_data
+        return self._counting, batch_data
 
-    def _run_count(self, count: Callable[..., bool], *args: Any) -> None:
-        """Count, or be blind from here on: a graph that is captured without its count stays without."""
-        if not self._guard.run(count, *args):
-            self._is_blind = True
+    def _go_blind(self, error: Exception) -> None:
+        """Stay blind from here on: a graph that is captured without its count stays without."""
+        self._guard.failed(error)
+        self._is_blind = True
 
     def _around_update(self, io: Any, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._guard.run(self._observe, io)
+        try:
+            self._observe(io)
+        except NanLogitsError:
+            raise
+        except Exception as error:  # noqa: BLE001  as in _around_compute
+            self._guard.failed(error)
         batch = original(*args, **kwargs)
         return batch if self._containment is None else without_those_that_left(self._scheduler, *batch)
 
@@ -125,13 +134,15 @@ class WatchedProcessor:
         if io not in self._launched:
             return
         del self._launched[io]
+        containment, is_clean = self._containment, self._rooms[io].is_clean
         try:
-            if self._containment is None:
-                self._observe_rows(io, None if self._rooms[io].is_clean else io.output_ids[-1])
+            if containment is None or (is_clean and not containment.void):
+                self._observe_rows(io, None if is_clean else io.output_ids[-1])
             else:
-                self._contain(self._containment, io, io.output_ids[-1])
+                self._contain(containment, io, io.output_ids[-1])
         finally:
-            self._finish_cancelled()
+            if self._cancelled:
+                self._finish_cancelled()
 
     def _observe_rows(self, io: Any, counts: Tensor | None) -> None:
         """Observe the step of this IO; `counts` of its NaNs, [R] or longer, None where there are none."""
@@ -183,8 +194,9 @@ class WatchedProcessor:
         return original(*args, **kwargs)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._containment is not None:
-            self._guard.run(self._containment.wipe_unseen, list(self._scheduler._requests_to_cancel))  # noqa: SLF001
+        leaving = self._scheduler._requests_to_cancel  # noqa: SLF001
+        if self._containment is not None and leaving:
+            self._guard.run(self._containment.wipe_unseen, list(leaving))
         states = original(*args, **kwargs)
         if states:
             self._guard.run(self._note_cancelled, states)
@@ -227,14 +239,3 @@ class WatchedProcessor:
                     self._observe_rows(io, landed)
         self._launched.clear()
         self._finish_cancelled()
-
-
-def _with_one_more_row(buffer: Tensor) -> Tensor:
-    """Return a buffer as this one [N, M], of [N + 1, M] zeros."""
-    with torch.inference_mode(mode=False):  # what was made in inference mode cannot be written outside of it
-        return torch.zeros(
-            (buffer.shape[0] + 1, *buffer.shape[1:]),
-            dtype=buffer.dtype,
-            device=buffer.device,
-            pin_memory=buffer.is_pinned(),
-        )
