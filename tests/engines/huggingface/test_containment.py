@@ -273,6 +273,29 @@ def test_streams_get_right_tokens_only_and_the_bad_one_an_error_at_its_end(
     assert told(outputs) == {n: answers[n] for n in FIRST if n != "first-3"}
 
 
+@pytest.mark.parametrize("after_tokens", [5, 6])
+@both_ways
+@pytest.mark.usefixtures("aborting")
+def test_a_step_in_flight_at_a_hit_that_was_clean_does_not_hide_the_next_hit(
+    model: Any,
+    answers: dict[str, list[int]],
+    after_tokens: int,
+    is_async: bool,  # noqa: FBT001
+) -> None:
+    """Nothing of that step is used; but the engine launches later ones from the same buffer."""
+    faults = [Fault("first-3", 3, "head"), Fault("first-5", after_tokens, "head")]
+    with (
+        nanwatch.watch_generate(model),
+        session(model, is_async=is_async, prepare=lambda m: add(m, prompts(FIRST))) as running,
+        flaky(model, running.manager, faults),
+    ):
+        outputs = running.results(8)
+        assert_clean(running)
+    for name in ("first-3", "first-5"):
+        assert_ended(outputs.pop(name), answers[name])
+    assert told(outputs) == {n: answers[n] for n in FIRST if n not in {"first-3", "first-5"}}
+
+
 @both_ways
 @pytest.mark.parametrize("sharing", [False, True])
 @pytest.mark.usefixtures("aborting")
