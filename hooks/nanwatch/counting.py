@@ -116,18 +116,20 @@ def _count_suspects(logits: Tensor, suspects: Tensor) -> Tensor:
     return counts
 
 
-def blocks_of(logits: Tensor, suspects: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def blocks_of(logits: Tensor, suspects: Tensor) -> Iterator[tuple[Tensor | int, ...]]:
     """Index the rows of [..., V] that `suspects` [...] marks, a few at a time: their mask stays small."""
     return _blocks(suspects, rows_per_block=max(1, BLOCK_VALUES // max(1, logits.shape[-1])))
 
 
-def _blocks(suspects: Tensor, rows_per_block: int) -> Iterator[tuple[Tensor, ...]]:
+def _blocks(suspects: Tensor, rows_per_block: int) -> Iterator[tuple[Tensor | int, ...]]:
     """Index the marked rows, a few at a time.
 
-    suspects=[[1,0],[1,1]], rows_per_block=2 -> ([0,1],[0,0]) and then ([1],[1]): an index tensor for each
-    dimension of `suspects`, as flattening oddly strided logits to [R, V] would copy them all. The one row of
-    a [V] has the index ().
+    suspects=[[1,0],[1,1]], rows_per_block=2 -> ([0,1],[0,0]) and then (1,1): an index tensor for each
+    dimension of `suspects`, as flattening oddly strided logits to [R, V] would copy them all; integers for
+    a row that is alone, which is looked at where it lies, without a copy. The one row of a [V] has the
+    index ().
     """
     positions = suspects.nonzero()  # [S, D]
     for start in range(0, len(positions), rows_per_block):
-        yield positions[start : start + rows_per_block].unbind(-1)
+        block = positions[start : start + rows_per_block]
+        yield tuple(block[0].tolist()) if len(block) == 1 else block.unbind(-1)

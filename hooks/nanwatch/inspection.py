@@ -3,10 +3,12 @@
 On the CPU the sum that screens for NaNs screens for these too:
     sum of the row   can hold                          second look, only at such rows
     finite           nothing of interest               none
-    NaN              NaN, or +inf and -inf together    count
+    NaN              NaN, or +inf and -inf together    count both
     +inf             +inf, or float16 that overflowed  is its greatest value +inf? Asked of its bits as
-                                                       integers: up to six times as fast as of the floats
-    -inf             -inf; all of it may be            are its first and last values -inf? Then count
+                                                       integers: up to six times as fast as of the floats.
+                                                       Then count +inf
+    -inf             -inf; all of it may be            are its first and last values -inf? Then look whether
+                                                       its greatest is
 On a GPU one kernel reads the logits once (kernels.py), where Triton is there; else torch looks three times.
 
     R = rows (all dimensions but the last), V = vocabulary
@@ -76,12 +78,9 @@ def inspect_on_cpu(logits: Tensor) -> RowCounts | None:
     """As inspect_rows, for a plain tensor on the CPU; None where no row holds anything of that kind."""
     logits = logits.detach()
     if logits.dtype in FLOAT8:
-        return _look_again(logits, all_rows(logits))
+        return _inspect_in_blocks(logits)
     screen = logits.sum(-1)
-    if math.isfinite(screen.sum().item()):
-        return None
-    suspects = _suspects(logits, screen)
-    return _look_again(logits, suspects) if suspects.any() else None
+    return None if math.isfinite(screen.sum().item()) else _look_again(logits, screen)
 
 
 def inspect_eagerly(logits: Tensor) -> RowCounts:
@@ -142,21 +141,28 @@ def _tried_kernel(index: int) -> "RowKernel | None":
     return kernel
 
 
-def _suspects(logits: Tensor, screen: Tensor) -> Tensor:
-    """Return which rows [...] need a second look; a row of no values has the sum 0, so V is above 0 here."""
-    suspects = screen.isnan()
-    minus = screen == -math.inf
-    suspects |= minus & (logits[..., 0] == -math.inf) & (logits[..., -1] == -math.inf)
-    plus = screen == math.inf
-    if plus.any():
+def _look_again(logits: Tensor, screen: Tensor) -> RowCounts | None:
+    """Look at each row [V] of the logits for what its sum in `screen` [...] says that it can hold."""
+    nan, plus, minus = screen.isnan(), screen == math.inf, screen == -math.inf
+    if plus.any():  # a row of no values has the sum 0, so V is above 0 here, and below
         integers, infinity = _BITS_OF_INFINITY[logits.dtype]
-        suspects |= plus & (logits.view(integers).amax(-1) == infinity)
-    return suspects
-
-
-def _look_again(logits: Tensor, suspects: Tensor) -> RowCounts:
+        plus &= logits.view(integers).amax(-1) == infinity
+    minus &= (logits[..., 0] == -math.inf) & (logits[..., -1] == -math.inf)
+    if not (nan | plus | minus).any():
+        return None
     found = _nothing_found(logits)
-    for index in blocks_of(logits, suspects):
+    for index in blocks_of(logits, nan):
+        found.nan[index] = logits[index].isnan().sum(-1, dtype=torch.int32)
+    for index in blocks_of(logits, nan | plus):
+        found.posinf[index] = (logits[index] == math.inf).sum(-1, dtype=torch.int32)
+    for index in blocks_of(logits, minus):
+        found.fully_masked[index] = logits[index].amax(-1) == -math.inf
+    return found
+
+
+def _inspect_in_blocks(logits: Tensor) -> RowCounts:
+    found = _nothing_found(logits)
+    for index in blocks_of(logits, all_rows(logits)):
         for whole, part in zip(found, inspect_eagerly(logits[index]), strict=True):
             whole[index] = part
     return found

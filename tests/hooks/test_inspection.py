@@ -81,6 +81,7 @@ def test_float16_rows_whose_sum_overflows_hold_nothing(value: float) -> None:
     logits = torch.full((3, 4096), value, dtype=torch.float16)
     assert found(inspect_rows(logits)) == [(0, 0, False)] * 3
     assert found(inspect_rows(-logits)) == [(0, 0, False)] * 3
+    assert inspect_on_cpu(logits) is inspect_on_cpu(-logits) is None  # as any clean step: nothing is built
     logits[1, 7] = INF
     assert found(inspect_rows(logits)) == [(0, 0, False), (0, 1, False), (0, 0, False)]
 
