@@ -5,6 +5,8 @@ model, one for each way, differ by half a per cent among themselves, as they lie
 the machine is faster in one second than in the next. So one engine takes turns of a few steps each, in mixed
 order. A round is a few turns of each way, for which the step stands that a quarter of its steps beat: other
 programs only ever slow a step down, and the first step of a turn pays for what the last turn left behind.
+What is measured is what the engine's thread pays: nanwatch's recorder wakes four times a second, in anybody's
+turn.
 """
 
 import statistics
@@ -60,6 +62,8 @@ class Engine:
         self._manager.warmup()
         self._manager.current_batch = 0
         self.replaced = _replaced_in(self._manager)
+        if self._manager.batch_processor.use_async_batching:
+            raise RuntimeError("the steps of asynchronous batching overlap: they cannot be timed one by one")
 
     def watched(self) -> WatchedProcessor:
         """Return what nanwatch holds the engine's batch processor by."""

@@ -48,9 +48,11 @@ def _seconds_per_step(probe: NanProbe) -> dict[str, list[float]]:
     @contextmanager
     def blocking() -> Iterator[None]:
         hook = engine.model.register_forward_hook(lambda _module, _args, output: _count_and_wait(output))
-        with plain():
-            yield
-        hook.remove()
+        try:
+            with plain():
+                yield
+        finally:
+            hook.remove()
 
     return take_turns(engine, {PLAIN: plain, WATCHED: nullcontext, BLOCKING: blocking, AGAIN: plain})
 

@@ -77,14 +77,27 @@ def test_a_reader_that_has_seen_enough_is_no_error(journal: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("words", ["status", "--help", ""])
+@pytest.mark.parametrize("words", ["status", "--help", "", "status --help"])
 def test_a_full_disk_behind_stdout_is_said_in_one_line(words: str, journal: Path) -> None:
     with NanProbe() as probe:
         probe.flush()
-    command = f"{sys.executable} -m nanwatch {words} > /dev/full"
+    command = f"env -u PYTHONUNBUFFERED {sys.executable} -m nanwatch {words} > /dev/full"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
-    name = f"nanwatch {words}".strip()
+    name = f"nanwatch {words.removesuffix(' --help')}".strip()
     assert (done.returncode, done.stderr) == (1, f"{name}: [Errno 28] No space left on device\n")
+
+
+def test_what_was_printed_before_an_error_of_the_system_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(
+        "import nanwatch.status\n"
+        "def main(rest):\n    print('as far as it came')\n    raise OSError(5, 'Input/output error')\n"
+        "nanwatch.status.main = main\n"
+        "from nanwatch.cli import main\nraise SystemExit(main(['status']))\n"
+    )
+    command = ["env", "-u", "PYTHONUNBUFFERED", sys.executable, str(tmp_path / "failing.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "as far as it came\n")
+    assert done.stderr == "nanwatch status: [Errno 5] Input/output error\n"
 
 
 @pytest.mark.parametrize("words", ["status --journal x", "sidecar --journal x --listen 127.0.0.1:0"])

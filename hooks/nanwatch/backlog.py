@@ -5,8 +5,9 @@ are one object that grows, so that a step leaves nothing behind, neither for the
 garbage collector:
     steps      a+b clean, a+b clean, a+b clean, a ends, b clean, b with NaN
     backlog    3 clean steps of a+b, the end of a, 1 clean step of b, the step with NaN
-No lock: one thread adds at a time (pipeline.py sees to that), and the recorder alone takes. It may take from
-a run that still grows. What it has not seen of it comes before whatever was added next.
+No lock: one thread adds at a time, and never in the midst of adding (pipeline.py sees to that), and the
+recorder alone takes. It may take from a run that still grows: what it has not seen of it comes before
+whatever was added next.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from .attribution import Layout
 from .watcher import Landed, Told
 
-MOST_ITEMS = 65_536  # past that steps without NaN are dropped, should a disk hang that long
+MOST_ITEMS = 65_536  # past that no step without NaN is added, should a disk hang that long
 
 
 class CleanSteps(NamedTuple):
@@ -58,7 +59,7 @@ class Backlog:
 
     @property
     def is_full(self) -> bool:
-        """Whether only what holds a NaN, or ends a request, is still to be added."""
+        """Whether there is room only for what must not be lost: steps with NaN, and whatever is no step."""
         return len(self._items) >= MOST_ITEMS
 
     def add(self, item: Landed | Told) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -27,16 +28,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     _say_anything()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = _main(words)
-        sys.stdout.flush()
+        try:
+            return _main(words)
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # `nanwatch status | head`: whoever reads has enough
-        _give_up_stdout()
+        _end_stdout()
         return 0
     except OSError as error:  # a full disk behind stdout, say
-        print(f"{' '.join(['nanwatch', *words[:1]])}: {_said(error)}", file=sys.stderr)
-        _give_up_stdout()
+        with suppress(OSError):
+            print(f"{' '.join(['nanwatch', *words[:1]])}: {_said(error)}", file=sys.stderr, flush=True)
+        _end_stdout()
         return FAILED
-    return status
 
 
 def _main(words: list[str]) -> int:
@@ -79,9 +82,13 @@ def _run(word: str, rest: list[str]) -> int:
         return USAGE
 
 
-def _give_up_stdout() -> None:
-    """Let what is still buffered for it go nowhere: the interpreter would try once more as it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _end_stdout() -> None:
+    """Write what is buffered, or let it go nowhere: the interpreter would try once more as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):  # a stream without a number, as a caller may have put there
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _said(error: OSError) -> str:

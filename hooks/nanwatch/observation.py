@@ -37,7 +37,7 @@ class Step:
         """Whether somebody looked at this step, and saw neither NaN nor anything else that is counted."""
         if self.dropped is not None or self.counts is None:
             return False
-        return not self.posinf and not self.masked and is_clean(self.counts)
+        return is_clean(self.counts) and is_clean(self.posinf) and is_clean(self.masked)
 
     def land(self, lock: Lock) -> bool:
         """Take the counts if they are there. The watcher and a waiting caller may both ask."""

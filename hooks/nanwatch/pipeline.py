@@ -15,7 +15,7 @@ from .journal.writer import JournalWriter
 from .ledger import Ledger
 from .observation import Step
 from .recorder import Recorder
-from .watcher import Contained, Finish, Landed, Told, Watcher
+from .watcher import Cells, Contained, Finish, Landed, Told, Watcher
 
 
 class Pipeline:
@@ -36,7 +36,9 @@ class Pipeline:
         self._watcher = Watcher(self._pending, self.landing, self._hand_on, self.recorder.note_fault)
         self._stopped = False
         self._threads: tuple[threading.Thread, ...] = ()
-        self._order = threading.Lock()  # observe and finish stand in one line
+        self._order = threading.RLock()  # observe and finish stand in one line
+        self._is_busy = False  # in the midst of something under that lock
+        self._late: deque[Step | Layout | Contained | tuple[str, ...]] = deque()  # came in the midst
         self._ticket = 0
 
     @property
@@ -50,62 +52,74 @@ class Pipeline:
 
     def send_step(self, step: Step) -> None:
         """Hand a step over; gives it its place in the line."""
-        with self._order:
-            if self._stopped:  # the probe was closed in another thread just now
-                return
-            self._ticket = step.ticket = self._ticket + 1
-            if step.counts == CLEAN and self._watcher_is_passed_by():
-                self.recorder.deliver(Landed(step, None))
-            else:
-                self._pending.append(step)
-                self._watcher.nudge()
+        self._add(step)
         if not self._threads:
             self.start()
 
     def send_clean(self, layout: Layout) -> None:
         """Hand over a step that is known to be clean."""
-        with self._order:
-            if self._stopped:
-                return
-            self._ticket = ticket = self._ticket + 1
-            if not self._pending and self._caller_queue is None:  # as in _watcher_is_passed_by
-                self.recorder.deliver_clean(layout, ticket, time.time())
-            else:
-                now = time.monotonic_ns()
-                self._pending.append(Step(layout, now, time.time(), None, ticket=ticket, counts=CLEAN))
-                self._watcher.nudge()
+        self._add(layout)
         if not self._threads:
             self.start()
 
-    def _watcher_is_passed_by(self) -> bool:
-        """Whether what is clean already, as a step counted on the CPU is, goes straight to the recorder.
-
-        Waking the watcher for it would take the interpreter from a host-bound engine in each step.
-        """
-        return not self._pending and self._caller_queue is None
-
     def send_finish(self, request_ids: tuple[str, ...]) -> None:
         """Hand over that these ids ended."""
-        with self._order:
-            if self._stopped:
-                return
-            self._ticket += 1
-            finish = Finish(self._ticket, request_ids)
-            if not self._pending:
-                self.recorder.deliver(finish)
-                return
-            self._pending.append(finish)
-        self._watcher.nudge()
+        self._add(request_ids)
 
-    def send_contained(self, cells: tuple[tuple[str, int], ...]) -> None:
+    def send_contained(self, cells: Cells) -> None:
         """Hand over what was done about a NaN; a process that sees no step may say so too."""
-        with self._order:
-            if self._stopped:
-                return
-            self._ticket += 1
-            self._pending.append(Contained(self._ticket, cells))
-        self._watcher.nudge()
+        self._add(Contained(0, cells))
         self.start()
+
+    def _add(self, item: Step | Layout | Contained | tuple[str, ...]) -> None:
+        """Give an item its place in the line.
+
+        Python may collect garbage in the midst of this, and what it finalizes may end a request, in this
+        very thread: such an item stands behind the one that it came into.
+        """
+        with self._order:
+            if self._stopped:  # the probe was closed in another thread just now
+                return
+            if self._is_busy:
+                self._late.append(item)
+                return
+            while True:
+                self._is_busy = True
+                try:
+                    self._ticket += 1
+                    self._place(item, self._ticket)
+                finally:
+                    self._is_busy = False
+                if not self._late:
+                    return
+                item = self._late.popleft()
+
+    def _place(self, item: Step | Layout | Contained | tuple[str, ...], ticket: int) -> None:
+        """Let it wait for the watcher; or not, where it is clean already and nothing is before it.
+
+        A step that was counted on the CPU is. Waking the watcher for it would take the interpreter from a
+        host-bound engine in each step.
+        """
+        needs_no_watcher = not self._pending and self._caller_queue is None
+        if isinstance(item, Layout):
+            if needs_no_watcher:
+                self.recorder.deliver_clean(item, ticket, time.time())
+                return
+            item = Step(item, time.monotonic_ns(), time.time(), None, counts=CLEAN)
+        if isinstance(item, Step):
+            item.ticket = ticket
+            if needs_no_watcher and item.counts == CLEAN:
+                self.recorder.deliver(Landed(item, None))
+                return
+            self._pending.append(item)
+        elif isinstance(item, Contained):
+            self._pending.append(item._replace(ticket=ticket))
+        elif self._pending:
+            self._pending.append(Finish(ticket, item))
+        else:
+            self.recorder.deliver(Finish(ticket, item))
+            return
+        self._watcher.nudge()
 
     def wait_until_written(self, ticket: int, timeout: float) -> bool:
         """Wait until a journal line holds everything up to `ticket`; at once if that is nothing."""
@@ -135,14 +149,20 @@ class Pipeline:
         if self._threads:
             return
         with self._order:
-            if self._threads or self._stopped:
+            if self._threads or self._stopped or self._is_busy:
                 return
-            self._threads = tuple(
-                threading.Thread(target=run, name=f"nanwatch-{name}", daemon=True)
-                for name, run in (("watcher", self._watcher.run), ("recorder", self.recorder.run))
-            )
-            for thread in self._threads:
-                thread.start()
+            self._is_busy = True
+            try:
+                self._threads = tuple(
+                    threading.Thread(target=run, name=f"nanwatch-{name}", daemon=True)
+                    for name, run in (("watcher", self._watcher.run), ("recorder", self.recorder.run))
+                )
+                for thread in self._threads:
+                    thread.start()
+            finally:
+                self._is_busy = False
+            if self._late:
+                self._add(self._late.popleft())
 
     def _hand_on(self, item: Landed | Told) -> None:
         if self._caller_queue is not None and isinstance(item, Landed):

@@ -214,7 +214,7 @@ class NanProbe:
         """
         ids = tuple(request_ids)
         check_texts(request_ids if isinstance(request_ids, str) else ids)
-        pipeline = self._running()
+        pipeline = self._pipeline  # where nothing runs, as in a forked child at first, no request does
         if pipeline is not None:
             pipeline.send_finish(ids)
 

@@ -40,6 +40,7 @@ class Recorder:
         self._stopping = False
         self._written = Condition()
         self._folded_ticket = 0
+        self._refused_ticket = 0  # of the last step for which the backlog had no room
         self._written_ticket = -1  # nothing was written yet, not even the first line
         self._changed = self._urgent = False
         self._delays_from_ns: list[int] = []  # when the steps of new corrupted requests were observed
@@ -57,26 +58,30 @@ class Recorder:
         elif item.step.found_nothing:
             self.deliver_clean(item.step.layout, item.step.ticket, item.step.wall_seconds)
         elif self._backlog.is_full:
-            self.count_dropped("backlog")
+            self._refuse(item.step.ticket)
         else:
             self._backlog.add(item)
 
     def deliver_clean(self, layout: Layout, ticket: int, wall_seconds: float) -> None:
         """Take a step in which nothing was found."""
         if not self._backlog.add_clean(layout, ticket, wall_seconds):
-            self.count_dropped("backlog")
+            self._refuse(ticket)
 
-    def count_dropped(self, reason: str) -> None:
-        """Count a step that nobody looks at; from any thread."""
-        self._dropped.append(reason)
+    def _refuse(self, ticket: int) -> None:
+        self.count_dropped("backlog")
+        self._refused_ticket = ticket
+
+    def count_dropped(self, reason: str, steps: int = 1) -> None:
+        """Count steps that nobody looks at; from any thread."""
+        self._dropped.extend([reason] * steps)
 
     def count_queue_full(self) -> None:
         """Count a per-request dict that the caller's queue did not take."""
         self._queue_full += 1
 
-    def note_fault(self, error: Exception, where: str = "nanwatch itself") -> None:
-        """Log a fault of ours once for each kind, and count the step that it cost."""
-        self.count_dropped("error")
+    def note_fault(self, error: Exception, where: str = "nanwatch itself", steps: int = 1) -> None:
+        """Log a fault of ours once for each kind, and count the steps that it cost."""
+        self.count_dropped("error", steps)
         kind = f"{where}: {type(error).__name__}"
         if kind not in self._faults:
             self._faults.add(kind)
@@ -146,12 +151,14 @@ class Recorder:
 
     def _fold(self) -> None:
         now = boot_ns()
+        refused = self._refused_ticket  # read first: what was handed over before it is taken now
         for item in self._backlog.take():
             self._changed = True
             try:
                 self._take(item, now)
             except Exception as error:  # noqa: BLE001  one item that cannot be folded is no reason to stop
-                self.note_fault(error)
+                self.note_fault(error, steps=item.steps if isinstance(item, CleanSteps) else 1)
+        self._folded_ticket = max(self._folded_ticket, refused)
         for reason, steps in Counter(_drain(self._dropped)).items():
             self._ledger.count_dropped(reason, steps)
             self._changed = True

@@ -20,6 +20,9 @@ PARK_AFTER_SECONDS = 0.1
 LOST_SECONDS = 30.0
 
 
+Cells = tuple[tuple[str, int], ...]
+
+
 class Finish(NamedTuple):
     """These ids ended; they stand in the same order as the steps."""
 
@@ -31,7 +34,7 @@ class Contained(NamedTuple):
     """What was done about a NaN: cells of the totals, and by how much each grew."""
 
     ticket: int
-    cells: tuple[tuple[str, int], ...]
+    cells: Cells
 
 
 class Landed(NamedTuple):

@@ -1,8 +1,15 @@
-"""The order of things, whichever way a step takes: clean ones made on the CPU pass the watcher by."""
+"""The order of things, whichever way a step takes: clean ones made on the CPU pass the watcher by.
+
+Where a call of ours is replaced by one that ends a request first, it stands for Python's garbage collector,
+which may run in the midst of any such call and finalize what ends a request.
+"""
 
 import tempfile
+import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,3 +101,57 @@ def test_everything_reaches_the_recorder_in_the_order_of_the_calls(
                 probe.finish(["a"])
     assert all(earlier < later for earlier, later in pairwise(got))
     assert len(got) == 3600
+
+
+def ending_first(
+    call: Callable[..., Any], probe: NanProbe, monkeypatch: pytest.MonkeyPatch, where: type
+) -> None:
+    """Let the next call end the request `gone` in its midst."""
+    collects = iter([True])
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        if next(collects, False):
+            probe.finish(["gone"])
+        return call(*args, **kwargs)
+
+    monkeypatch.setattr(where, call.__name__, replaced)
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "step"),
+    [
+        (Recorder, Recorder.deliver_clean, lambda probe: probe.observe_clean(1, ["a"])),
+        (Recorder, Recorder.deliver, lambda probe: probe.observe_counts(CLEAN, ["a"])),
+        (Watcher, Watcher.nudge, lambda probe: probe.observe_counts(BAD, ["a"])),
+        (Watcher, Watcher.nudge, lambda probe: probe.count_contained(aborted_requests=1)),
+        (threading.Thread, threading.Thread.start, lambda probe: probe.observe_clean(1, ["a"])),
+    ],
+)
+def test_a_request_that_garbage_collection_ends_in_the_midst_of_a_step_is_ended_after_it(
+    where: type,
+    call: Callable[..., Any],
+    step: Callable[[NanProbe], object],
+    journal: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread would wait for a lock that it holds itself, and the engine with it."""
+    probe = NanProbe()
+
+    def engine() -> None:
+        with monkeypatch.context() as patch:
+            ending_first(call, probe, patch, where)
+            step(probe)
+        for _ in range(2):
+            probe.observe_counts(BAD, ["gone"])
+            probe.finish(["gone"])
+
+    thread = threading.Thread(target=engine, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    probe.close()
+    seen = read(journal)
+    assert [(r.request_id, r.n, r.finished) for r in seen.requests if r.request_id == "gone"] == [
+        ("gone", 0, True),
+        ("gone", 1, True),
+    ]

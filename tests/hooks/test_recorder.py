@@ -139,9 +139,11 @@ def test_a_backlog_drops_clean_steps_and_keeps_corrupted_requests_and_finishes(
         recorder.deliver(landed(ticket, f"r{ticket}"))
     recorder.deliver(landed(10, "bad", values=1))
     recorder.deliver(Finish(11, ("bad",)))
+    recorder.deliver(landed(12, "refused"))
     recorder.tick(last=True)
     totals = read(tmp_path / "journal").totals
-    assert (totals.steps, totals.dropped_steps) == (5, {"backlog": 6})
+    assert (totals.steps, totals.dropped_steps) == (5, {"backlog": 7})
+    assert recorder.wait_until_written(12, 0.0)
     assert read(tmp_path / "journal").request("bad").finished
 
 

@@ -49,7 +49,7 @@ class Guard:
             logger.error("%s: %s", self._name, message)
 
     def failed(self, error: Exception) -> None:
-        """Count and log an exception that was caught where each call counts, instead of by `run`."""
+        """Count and log an exception: `run` does so, and who catches by itself where each call counts."""
         self._probe.drop(DROP_REASON)
         kind = type(error).__name__
         if kind in self._failed:

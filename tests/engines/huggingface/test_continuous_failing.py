@@ -3,14 +3,17 @@
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 import nanwatch
 from nanwatch import NanLogitsError
 from nanwatch.engines.huggingface.continuous import processor, room
+from nanwatch.engines.huggingface.continuous.counting_model import ROOM, CountingModel
 from nanwatch.engines.huggingface.replaced_method import ReplacedMethod
 from tests.engines.huggingface.batches import (
     Forwards,
@@ -24,7 +27,7 @@ from tests.engines.huggingface.batches import (
     two_buffers,
     wishes,
 )
-from tests.engines.huggingface.tiny import LIKED, tiny_llama
+from tests.engines.huggingface.tiny import LIKED, V, tiny_llama
 from tests.engines.written import Written
 from tests.seen import read
 
@@ -175,6 +178,43 @@ def test_a_fault_of_nanwatchs_own_leaves_the_engine_alone_and_shows_as_dropped_s
     assert outputs["a"].generated_tokens == [LIKED] * 4
     assert (totals.steps, found) == (0, {})
     assert totals.dropped_steps["error"] >= 4
+
+
+def test_what_could_not_be_counted_is_not_left_to_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing from NaN fails a whole batch, on a GPU with the device."""
+
+    def broken(_self: room.Room, _logits: Tensor) -> Tensor:
+        raise RuntimeError("made up")
+
+    failed: list[Exception] = []
+    monkeypatch.setattr(room.Room, "count", broken)
+    logits = torch.full((1, 2, V), torch.nan)
+    counting = CountingModel(lambda **_: SimpleNamespace(logits=logits), failed.append, for_sampling=True)
+    counting(logits_to_keep=0, **{ROOM: room.Room(torch.zeros(4, dtype=torch.int32))})
+    assert [str(error) for error in failed] == ["made up"]
+    assert not logits.isnan().any()
+
+
+def test_the_engines_own_error_does_not_carry_one_of_nanwatchs_with_it(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: room.Room, _rows: int) -> None:
+        raise RuntimeError("made up")
+
+    monkeypatch.setattr(room.Room, "empty", broken)
+    with nanwatch.watch_generate(model):
+        manager = manager_of(model)
+        manager.warmup()
+        with pytest.raises(Exception, match="not a model") as raised:
+            manager.batch_processor.model_runner.compute_batch(NotAModel(), {})
+    assert raised.value.__context__ is None
+
+
+class NotAModel:
+    """What no engine can call."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("not a model")
 
 
 def test_a_processor_that_cannot_be_watched_runs_on_as_it_was_made(

@@ -48,17 +48,18 @@ class CountingModel:
             return output
         try:
             room.count(_rows(output, kwargs))
-            if self._for_sampling:
-                _zero_nans(output.logits, room.row)
         except Exception as error:  # noqa: BLE001  whatever it is, the engine is not to notice
             self._failed(error)
+        if self._for_sampling and not room.is_clean:
+            self._zero_nans(output)
         return output
 
-
-def _zero_nans(logits: Tensor, counts: Tensor) -> None:
-    """Put 0 for NaN in place; infinities stay. On a CPU the counts are there: nothing is done for none."""
-    if not counts.is_cpu or counts.any():
-        logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+    def _zero_nans(self, output: Any) -> None:
+        """Put 0 for NaN in place, also where the count failed; infinities stay."""
+        try:
+            output.logits.nan_to_num_(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+        except Exception as error:  # noqa: BLE001  as above
+            self._failed(error)
 
 
 def _rows(output: Any, kwargs: dict[str, Any]) -> Tensor:

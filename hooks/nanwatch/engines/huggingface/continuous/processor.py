@@ -56,8 +56,8 @@ class WatchedProcessor:
         self._status = processor.background_thread_status
         self._rooms: dict[Any, Room] = {}  # of each IO that steps are launched from
         self._launched: dict[Any, None] = {}  # IOs whose step was not read yet, the oldest first
-        self._model: Any = None  # that the engine's next step is expected to call: it stays the same
-        self._counting: CountingModel | None = None  # which calls it
+        self._model: Any = None  # the one that `_counting` calls: it stays the same from step to step
+        self._counting: CountingModel | None = None
         self._cancelled: list[str] = []  # their last step may be in flight
         self._containment = Containment(processor, probe) if probe.aborts else None
         self._for_sampling = probe.aborts and bool(processor.do_sample)
@@ -101,8 +101,8 @@ class WatchedProcessor:
             counted = self._counted(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is, the engine is not to notice
             self._guard.failed(error)
-            return original(*args, **kwargs)
-        return original(*counted)
+            counted = None
+        return original(*args, **kwargs) if counted is None else original(*counted)
 
     def _counted(self, model: Any, batch_data: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         io = self._launching_io() if self._is_async else self._ios
@@ -194,13 +194,17 @@ class WatchedProcessor:
         return original(*args, **kwargs)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaving = self._scheduler._requests_to_cancel  # noqa: SLF001
-        if self._containment is not None and leaving:
-            self._guard.run(self._containment.wipe_unseen, list(leaving))
+        if self._containment is not None:
+            self._guard.run(self._wipe_cancelled, self._containment)
         states = original(*args, **kwargs)
         if states:
             self._guard.run(self._note_cancelled, states)
         return states
+
+    def _wipe_cancelled(self, containment: Containment) -> None:
+        leaving = self._scheduler._requests_to_cancel  # noqa: SLF001  they are about to go
+        if leaving:
+            containment.wipe_unseen(list(leaving))
 
     def _note_cancelled(self, states: Iterable[Any]) -> None:
         """Finish what was cancelled; but a request whose step is in flight lives until that was read."""
