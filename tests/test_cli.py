@@ -63,6 +63,13 @@ def test_status_of_a_folder_where_nobody_wrote_says_so(tmp_path: Path) -> None:
     assert "cannot be read: No such file or directory" in done.stdout
 
 
+@pytest.mark.parametrize("word", ["status", "drill", "sidecar"])
+def test_an_empty_folder_name_is_not_the_current_folder(word: str) -> None:
+    done = nanwatch(word, "--journal", "")
+    assert done.returncode == 2
+    assert done.stderr.endswith("argument --journal: it takes the path of a folder, found ''\n")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(journal: Path) -> None:
     """As `nanwatch status | head -1`."""
     with NanProbe() as probe:

@@ -5,6 +5,7 @@ stand with those.
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -177,6 +178,12 @@ def test_every_shape_and_dtype_is_counted_right(probe: NanProbe, dtype: torch.dt
     assert probe.observe(deep, ["A", "B"], row_ends=[2, 4]).result() == {"A": 3, "B": 3}
     assert probe.observe(made[:0], []).result() == {}
     assert probe.observe(None, ["A"]).result() == {}
+    for ambiguous, ids in ((deep, ["A", "B"]), (deep[:1], ["A"]), (deep, ["A", "B", "C"])):
+        shape = re.escape(f"logits {list(ambiguous.shape)}")
+        with pytest.raises(
+            ValueError, match=f"{shape} are . rows for {len(ids)} request ids: say with row_ends"
+        ):
+            probe.observe(ambiguous, ids)
     with pytest.raises(ValueError, match="2 request ids for 0 logits rows"):
         probe.observe(made[:0], ["A", "B"])
 

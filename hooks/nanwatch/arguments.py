@@ -78,6 +78,22 @@ class Layouts:
         return ids
 
 
+def check_positions(shape: Sequence[int], layout: Layout) -> None:
+    """Refuse logits [B, T, V] of which nobody said whose the rows are.
+
+    Were the first rows taken for the requests, as in a padded [R, V], a NaN in another row would be padding.
+
+    Raises:
+        ValueError: there are ids, but not one for each row, and neither ends nor owners.
+    """
+    ids = layout.request_ids
+    if ids and len(ids) != layout.rows and layout.row_ends is None and layout.row_owner is None:
+        raise ValueError(
+            f"logits {list(shape)} are {layout.rows} rows for {len(ids)} request ids: say with row_ends or "
+            "row_owner whose they are, or give the one position of each request that counts, as logits[:, -1]"
+        )
+
+
 def _says(layout: Layout, rows: int, ids: Sequence[str] | None, phase: Phase) -> bool:
     """Whether a layout that was checked is that of these arguments too; `ids` are our own copy."""
     return layout.rows == rows and layout.request_ids is ids and layout.phase == phase

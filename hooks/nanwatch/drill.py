@@ -10,7 +10,6 @@ import secrets
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from . import identity
 from .journal.clock import boot_ns
@@ -19,7 +18,7 @@ from .journal.line import DRILL_RANK, CorruptedRequest, Labels
 from .journal.reader import JournalReader
 from .journal.totals import Totals
 from .journal.writer import JournalWriter
-from .settings import Settings, request_count
+from .settings import Settings, journal_folder, request_count
 
 FAILED = 1
 MOST_REQUESTS = 100
@@ -60,7 +59,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"how many to plant, at most {MOST_REQUESTS}; from 5 on the alert is critical (default: 1)",
     )
     parser.add_argument(
-        "--journal", type=Path, metavar="FOLDER", help="where to plant it (default: NANWATCH_JOURNAL)"
+        "--journal",
+        type=journal_folder,
+        metavar="FOLDER",
+        help="where to plant it (default: NANWATCH_JOURNAL)",
     )
     parser.add_argument("--model-name", help="as the label says (default: that of a living engine)")
     parser.add_argument("--engine", help="the engine's index (default: that of a living engine)")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import identity, lifecycle
-from .arguments import Layouts, Phase, Rows, on_device
+from .arguments import Layouts, Phase, Rows, check_positions, on_device
 from .attribution import Layout, check_texts
 from .counting import check_logits
 from .inspection import RowCounts
@@ -127,6 +127,8 @@ class NanProbe:
             row_ends: cumulative ends [Q], where requests have several rows: ends [4, 8] give rows
                 0 to 3 to the first and 4 to 7 to the second; rows past the last end are padding.
             row_owner: [R] each row's request index, -1 for padding; a list or an int32 tensor.
+                Logits [B, T, V] of more than one position need one of the two, or an id for each row:
+                which of the positions stand for a request, only the caller knows.
             phase: prompt, prefill, decode, verify, or one for each request; warmup without ids.
 
         Returns at once; under fail-fast it waits for the counts and, on a NaN, for the line in
@@ -140,7 +142,10 @@ class NanProbe:
             return _NOT_A_STEP
         check_logits(logits)
         rows = math.prod(logits.shape[:-1])
-        step = _step(self._layouts.layout(rows, request_ids, row_ends, row_owner, phase))
+        layout = self._layouts.layout(rows, request_ids, row_ends, row_owner, phase)
+        if logits.dim() > 2:  # noqa: PLR2004  more than rows and vocabulary
+            check_positions(logits.shape, layout)
+        step = _step(layout)
         self._sight.look(step, logits, on_device(row_owner))
         return self._hand_over(step)
 

@@ -46,6 +46,7 @@ class Recorder:
         self._delays_from_ns: list[int] = []  # when the steps of new corrupted requests were observed
         self._committed_at = float("-inf")
         self._failing = False
+        self._written_corrupted = 0
         self._faults: set[str] = set()  # kinds that the log knows of
 
     def deliver(self, item: Landed | Told) -> None:
@@ -117,6 +118,7 @@ class Recorder:
             self._wake.clear()
             self.tick()
         self.tick(last=True)
+        self._say_what_was_never_written()
         self._writer.close()
 
     def tick(self, *, last: bool = False) -> None:
@@ -201,7 +203,13 @@ class Recorder:
             )
         self._failing = True
 
+    def _say_what_was_never_written(self) -> None:
+        lost = self._ledger.totals.corrupted_requests - self._written_corrupted
+        if self._failing and lost:
+            logger.error("nanwatch ends, and %d corrupted requests were never written to its journal", lost)
+
     def _note_success(self) -> None:
+        self._written_corrupted = self._ledger.totals.corrupted_requests
         if self._written_ticket < 0:
             logger.info("nanwatch writes its journal: %s", self._writer.path)
         if self._failing:

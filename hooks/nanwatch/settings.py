@@ -137,6 +137,19 @@ def _absolute_path(value: str) -> Path:
     return path
 
 
+def journal_folder(value: str) -> Path:
+    """Take what follows --journal, also a folder below the current one.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, which would be the current folder.
+    """
+    if not value:
+        from argparse import ArgumentTypeError  # an engine, which imports this module, has no use for it
+
+        raise ArgumentTypeError("it takes the path of a folder, found ''")
+    return Path(value)
+
+
 def _between(value: float, low: float, high: float) -> float:
     if not low <= value <= high:
         raise ValueError(value)
@@ -171,12 +184,20 @@ def _parse(name: str, value: str) -> Any:
     variable = _VARIABLES.get(name)
     if variable is None:
         nearest = get_close_matches(name, _VARIABLES, n=1, cutoff=0.0)[0]
-        what = f"{name}={value!r} is not a variable of nanwatch: did you mean {nearest}?"
-        raise SettingsError(name, what, nearest)
+        raise SettingsError(
+            name, f"{name}={value!r} is not a variable of nanwatch: {_suggestion(name)}", nearest
+        )
     try:
         return variable.parse(value)
     except (ValueError, KeyError):
         raise SettingsError(name, f"{name}={value!r} is not understood: it takes {variable.takes}") from None
+
+
+def _suggestion(name: str) -> str:
+    """Name the variable that was meant, or all where none is like it; what all begin with says nothing."""
+    known = {variable.removeprefix(PREFIX): variable for variable in _VARIABLES}
+    alike = get_close_matches(name.removeprefix(PREFIX), known, n=1)
+    return f"did you mean {known[alike[0]]}?" if alike else f"it knows {', '.join(_VARIABLES)}"
 
 
 def _on_nan(parsed: dict[str, Any], given: Mapping[str, str]) -> OnNan:

@@ -3,12 +3,11 @@
 import argparse
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from .journal.folder import default_folder
 from .journal.reader import JournalReader
 from .journal.source import Source
-from .settings import Settings
+from .settings import Settings, journal_folder
 
 NO_SOURCE = 1
 NEWEST = 5  # corrupted requests shown of each source
@@ -28,7 +27,10 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nanwatch status", description=__doc__)
     parser.add_argument(
-        "--journal", type=Path, metavar="FOLDER", help="the folder to look at (default: NANWATCH_JOURNAL)"
+        "--journal",
+        type=journal_folder,
+        metavar="FOLDER",
+        help="the folder to look at (default: NANWATCH_JOURNAL)",
     )
     return parser
 

@@ -12,12 +12,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 from nanwatch.journal.folder import default_folder
 from nanwatch.journal.reader import JournalReader
-from nanwatch.settings import Settings, SettingsError, listen_address
+from nanwatch.settings import Settings, SettingsError, journal_folder, listen_address
 
 from .exit_on_nan import ExitOnNan
 
@@ -117,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--journal",
-        type=Path,
+        type=journal_folder,
         metavar="FOLDER",
         help="the folder that engines write to (default: NANWATCH_JOURNAL)",
     )

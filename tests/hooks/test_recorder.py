@@ -154,3 +154,21 @@ def test_the_engines_log_gets_one_warning_with_the_ids_and_the_rest_is_told_late
         recorder.deliver(landed(ticket, f"r{ticket}", values=1))
         recorder.tick()
     assert [r.getMessage() for r in caplog.records] == ["NaN in the logits of 'r0' (step 1, phase decode)"]
+
+
+def test_what_was_never_written_is_said_at_the_end(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    recorder.deliver(landed(1, "written", values=1))
+    recorder.tick()
+    monkeypatch.setattr(JournalWriter, "commit", full)
+    for name in ("a", "b"):
+        recorder.deliver(landed(2, name, values=1))
+    recorder.stop()
+    recorder.run()
+    assert caplog.messages[-1] == (
+        "nanwatch ends, and 2 corrupted requests were never written to its journal"
+    )

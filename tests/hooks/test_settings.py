@@ -126,7 +126,8 @@ WRONG = [
         "/x",
         "NANWATCH_JOURNL='/x' is not a variable of nanwatch: did you mean NANWATCH_JOURNAL?",
     ),
-    ("NANWATCH_X", "1", "NANWATCH_X='1' is not a variable of nanwatch: did you mean"),
+    ("NANWATCH_X", "1", "NANWATCH_X='1' is not a variable of nanwatch: it knows NANWATCH_ENABLED, NANWATCH_"),
+    ("NANWATCH_TEAM", "ml", "NANWATCH_TEAM='ml' is not a variable of nanwatch: it knows NANWATCH_ENABLED, "),
 ]
 
 

@@ -194,7 +194,7 @@ class WatchedProcessor:
         return original(*args, **kwargs)
 
     def _around_cancelled(self, original: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._containment is not None:
+        if self._containment is not None and getattr(self._scheduler, "_requests_to_cancel", True):
             self._guard.run(self._wipe_cancelled, self._containment)
         states = original(*args, **kwargs)
         if states:
@@ -202,9 +202,7 @@ class WatchedProcessor:
         return states
 
     def _wipe_cancelled(self, containment: Containment) -> None:
-        leaving = self._scheduler._requests_to_cancel  # noqa: SLF001  they are about to go
-        if leaving:
-            containment.wipe_unseen(list(leaving))
+        containment.wipe_unseen(list(self._scheduler._requests_to_cancel))  # noqa: SLF001  about to go
 
     def _note_cancelled(self, states: Iterable[Any]) -> None:
         """Finish what was cancelled; but a request whose step is in flight lives until that was read."""
