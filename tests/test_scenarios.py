@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nanwatch import NanLogitsError, NanProbe
+from nanwatch import NanLogitsError, NanProbe, count_nans_per_row, inspect_rows, nans_to_dict
 from tests.seen import Seen, read
 
 V = 32
@@ -184,6 +184,12 @@ def test_every_shape_and_dtype_is_counted_right(probe: NanProbe, dtype: torch.dt
             ValueError, match=f"{shape} are . rows for {len(ids)} request ids: say with row_ends"
         ):
             probe.observe(ambiguous, ids)
+        with pytest.raises(ValueError, match=f"counts .* are . rows for {len(ids)} request ids"):
+            probe.observe_counts(count_nans_per_row(ambiguous), ids)
+        with pytest.raises(ValueError, match=f"counts .* are . rows for {len(ids)} request ids"):
+            probe.observe_counts(inspect_rows(ambiguous), ids)
+        with pytest.raises(ValueError, match="one number for each row"):
+            nans_to_dict(count_nans_per_row(ambiguous), ids)
     with pytest.raises(ValueError, match="2 request ids for 0 logits rows"):
         probe.observe(made[:0], ["A", "B"])
 

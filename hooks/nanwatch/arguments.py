@@ -78,8 +78,8 @@ class Layouts:
         return ids
 
 
-def check_positions(shape: Sequence[int], layout: Layout) -> None:
-    """Refuse logits [B, T, V] of which nobody said whose the rows are.
+def check_positions(what: str, shape: Sequence[int], layout: Layout) -> None:
+    """Refuse logits [B, T, V], or counts [B, T], of which nobody said whose the rows are.
 
     Were the first rows taken for the requests, as in a padded [R, V], a NaN in another row would be padding.
 
@@ -89,8 +89,8 @@ def check_positions(shape: Sequence[int], layout: Layout) -> None:
     ids = layout.request_ids
     if ids and len(ids) != layout.rows and layout.row_ends is None and layout.row_owner is None:
         raise ValueError(
-            f"logits {list(shape)} are {layout.rows} rows for {len(ids)} request ids: say with row_ends or "
-            "row_owner whose they are, or give the one position of each request that counts, as logits[:, -1]"
+            f"{what} {list(shape)} are {layout.rows} rows for {len(ids)} request ids: say with row_ends or "
+            f"row_owner whose they are, or give the one position of each that counts, as {what}[:, -1]"
         )
 
 

@@ -157,6 +157,7 @@ def nans_to_dict(
         ValueError: ids and rows do not fit together.
     """
     values = counts if isinstance(counts, Sequence) else counts.tolist()
+    _refuse(any(isinstance(value, list) for value in values[:1]), "counts are one number for each row, [R]")
     if isinstance(request_ids, Mapping):
         _refuse(row_ends is not None, "row_ends go with a sequence of ids, not with a mapping")
         return {name: values[row] if row < len(values) else 0 for name, row in request_ids.items()}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, Self
 
 from .attribution import Layout, attribute, charges_to_dict
 from .failfast import raise_if_nan_logits
@@ -31,6 +31,11 @@ class Step:
     counts: bytes | None = None  # NaNs per row [R] int32, once landed
     posinf: bytes = CLEAN  # +inf per row [R] int32
     masked: bytes = CLEAN  # 1 for each row of nothing but -inf [R] int32
+
+    @classmethod
+    def now(cls, layout: Layout, *, counts: bytes | None = None, dropped: str | None = None) -> Self:
+        """Begin a step that is observed now; its layout was checked before."""
+        return cls(layout, time.monotonic_ns(), time.time(), None, counts=counts, dropped=dropped)
 
     @property
     def found_nothing(self) -> bool:

@@ -105,7 +105,7 @@ class Pipeline:
             if needs_no_watcher:
                 self.recorder.deliver_clean(item, ticket, time.time())
                 return
-            item = Step(item, time.monotonic_ns(), time.time(), None, counts=CLEAN)
+            item = Step.now(item, counts=CLEAN)
         if isinstance(item, Step):
             item.ticket = ticket
             if needs_no_watcher and item.counts == CLEAN:

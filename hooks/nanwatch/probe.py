@@ -7,7 +7,6 @@ happens on the threads of pipeline.py.
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from queue import Queue
 from typing import Any, Self
@@ -144,8 +143,8 @@ class NanProbe:
         rows = math.prod(logits.shape[:-1])
         layout = self._layouts.layout(rows, request_ids, row_ends, row_owner, phase)
         if logits.dim() > 2:  # noqa: PLR2004  more than rows and vocabulary
-            check_positions(logits.shape, layout)
-        step = _step(layout)
+            check_positions("logits", logits.shape, layout)
+        step = Step.now(layout)
         self._sight.look(step, logits, on_device(row_owner))
         return self._hand_over(step)
 
@@ -171,7 +170,10 @@ class NanProbe:
         nans = counts.nan if isinstance(counts, RowCounts) else counts
         if nans.dtype is not torch.int32:
             raise TypeError(f"counts are int32, found {nans.dtype}")
-        step = _step(self._layouts.layout(nans.numel(), request_ids, row_ends, row_owner, phase))
+        layout = self._layouts.layout(nans.numel(), request_ids, row_ends, row_owner, phase)
+        if nans.dim() > 1:
+            check_positions("counts", nans.shape, layout)
+        step = Step.now(layout)
         self._sight.take(step, counts, on_device(row_owner))
         return self._hand_over(step)
 
@@ -249,7 +251,7 @@ class NanProbe:
             raise ValueError(f"steps are dropped for {', '.join(DROP_REASONS)}, found {reason!r}")
         pipeline = self._running()
         if pipeline is not None:
-            pipeline.send_step(_step(Layout(0, None), dropped=reason))
+            pipeline.send_step(Step.now(Layout(0, None), dropped=reason))
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until all that was observed so far is written; False: `timeout` seconds were not enough."""
@@ -312,8 +314,3 @@ class NanProbe:
         ledger = Ledger(Lifetimes(start.life, client_id=self._client_id))
         lifecycle.close_at_exit()
         return Pipeline(ledger, writer, self._queue, fail_fast=self._fail_fast)
-
-
-def _step(layout: Layout, *, dropped: str | None = None) -> Step:
-    """Begin a step that is observed now; its layout was checked before."""
-    return Step(layout, time.monotonic_ns(), time.time(), None, dropped=dropped)
